@@ -1,0 +1,128 @@
+"""What a model costs, from its configuration alone: parameters, bytes remembered, arithmetic.
+
+Closed forms; nothing is allocated. A new kind of model registers three functions, for its
+parameters, its cache and one decoding step:
+
+    @parameter_parts.register
+    def _(config: NewConfig) -> dict[str, int]: ...
+
+FLOPs are those of the matrix products, two for each multiply-add, the output head included at
+every position. Norms, softmax and activations are left out, as usual: a few in a hundred.
+"""
+
+from functools import singledispatch
+from typing import Any
+
+from llmcourse.models import GPT2Config
+from llmcourse.ops.common import require
+
+Parts = dict[str, int]
+
+
+@singledispatch
+def parameter_parts(config: Any) -> Parts:
+    """Parameters by part of the model; tied weights count once, where they are stored."""
+    raise _unknown(config)
+
+
+@singledispatch
+def cache_numbers(config: Any, context: int) -> Parts:
+    """Numbers that one sequence leaves in memory after `context` tokens, by part."""
+    raise _unknown(config)
+
+
+@singledispatch
+def decode_flops_parts(config: Any, context: int) -> Parts:
+    """FLOPs by part for one new token, the `context`-th, with all before it in the cache.
+
+    Every part must be an arithmetic series in `context`: `prefill_flops_parts` sums it so.
+    """
+    raise _unknown(config)
+
+
+def parameters(config: Any) -> int:
+    """All parameters of the model."""
+    return sum(parameter_parts(config).values())
+
+
+def active_parameters(config: Any) -> int:
+    """Parameters that take part in one token: all of them, in a model without experts."""
+    return parameters(config)
+
+
+def cache_parts(
+    config: Any, context: int, *, bytes_per_number: int = 2, batch: int = 1
+) -> Parts:
+    """Bytes remembered by part, for `batch` sequences of `context` tokens each.
+
+    bytes_per_number: 2 for bfloat16, 4 for float32.
+    Raises ValueError for a negative context, and counts beyond the model's own context length.
+    """
+    require(context >= 0, "context", context, "0 or more")
+    require(bytes_per_number > 0, "bytes_per_number", bytes_per_number, "more than 0")
+    require(batch >= 1, "batch", batch, "at least 1")
+    numbers = cache_numbers(config, context)
+    return {part: n * bytes_per_number * batch for part, n in numbers.items()}
+
+
+def cache_bytes(config: Any, context: int, *, bytes_per_number: int = 2, batch: int = 1) -> int:
+    """Bytes remembered in all; everything as in `cache_parts`."""
+    parts = cache_parts(config, context, bytes_per_number=bytes_per_number, batch=batch)
+    return sum(parts.values())
+
+
+def decode_flops(config: Any, context: int) -> int:
+    """FLOPs for one new token, the `context`-th: it reads `context` positions, itself too."""
+    require(context >= 1, "context", context, "at least 1, the new token itself")
+    return sum(decode_flops_parts(config, context).values())
+
+
+def prefill_flops_parts(config: Any, context: int) -> Parts:
+    """FLOPs by part for reading `context` tokens at once, each counting only what it may see.
+
+    The same as decoding them one by one, 1 + 2 + ... + context. A kernel that multiplies whole
+    T x T matrices and masks afterwards does up to twice the attention.
+    """
+    require(context >= 1, "context", context, "at least 1")
+    first, last = decode_flops_parts(config, 1), decode_flops_parts(config, context)
+    return {part: context * (first[part] + last[part]) // 2 for part in first}
+
+
+def prefill_flops(config: Any, context: int) -> int:
+    """FLOPs for reading `context` tokens at once: the sum of decode_flops(1 ... context)."""
+    return sum(prefill_flops_parts(config, context).values())
+
+
+def _unknown(config: Any) -> TypeError:
+    name = type(config).__name__
+    return TypeError(f"config is a {name}; nothing is registered for it in accounting")
+
+
+@parameter_parts.register
+def _(config: GPT2Config) -> Parts:
+    D, M, L = config.width, config.mlp_width, config.num_layers
+    return {
+        "token embedding": config.vocab_size * D,  # the head too: it is tied
+        "position embedding": config.context_length * D,
+        "attention": L * (4 * D * D + 4 * D),  # q, k, v and out, each with a bias
+        "MLP": L * (2 * D * M + M + D),
+        "LayerNorm": (2 * L + 1) * 2 * D,
+    }
+
+
+@cache_numbers.register
+def _(config: GPT2Config, context: int) -> Parts:
+    each = config.num_layers * config.width * context
+    return {"keys": each, "values": each}
+
+
+@decode_flops_parts.register
+def _(config: GPT2Config, context: int) -> Parts:
+    D, M, L = config.width, config.mlp_width, config.num_layers
+    return {
+        "attention projections": L * 2 * 4 * D * D,
+        "attention scores": L * 2 * context * D,
+        "attention sums": L * 2 * context * D,
+        "MLP": L * 2 * 2 * D * M,
+        "head": 2 * D * config.vocab_size,
+    }

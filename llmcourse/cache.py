@@ -1,0 +1,143 @@
+"""What a layer remembers while a model generates."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from llmcourse.ops.common import require
+
+
+class KVCache:
+    """The keys and values of every token so far, for one layer: exact, and growing.
+
+    batch: B sequences, all of one length.
+    num_heads: Hk, the heads of the keys and values.
+    key_width, value_width: K and V, channels a head.
+    capacity: the most tokens it may hold; space for them is taken as they come.
+    dtype, device: how and where they are kept.
+
+    It is made for generation, under `torch.no_grad()`. PyTorch refuses a backward pass through
+    what an `append` returned once later tokens were written beside it.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        num_heads: int,
+        key_width: int,
+        value_width: int,
+        *,
+        capacity: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        for name, size in [("batch", batch), ("num_heads", num_heads), ("capacity", capacity)]:
+            require(size >= 1, name, size, "at least 1")
+        self.capacity = capacity
+        self.length = 0
+        # A head's tokens lie side by side, [B, Hk, room, K]: reading them all copies nothing.
+        self._k = torch.empty(batch, num_heads, 0, key_width, dtype=dtype, device=device)
+        self._v = torch.empty(batch, num_heads, 0, value_width, dtype=dtype, device=device)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the keys and values held: those of `length` tokens, not of `capacity`."""
+        return sum(
+            x[:, :, : self.length].numel() * x.element_size() for x in (self._k, self._v)
+        )
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add T tokens, and return all that are held.
+
+        k: [B, T, Hk, K]; v: [B, T, Hk, V].
+        Returns k [B, length, Hk, K] and v [B, length, Hk, V], views in the cache's dtype.
+        Raises ValueError, changing nothing, for a wrong shape or beyond the capacity.
+        """
+        self._check("k", k, self._k)
+        self._check("v", v, self._v)
+        require(k.shape[1] == v.shape[1], "v", f"{v.shape[1]} tokens", f"k's {k.shape[1]}")
+        end = self.length + k.shape[1]
+        needs = f"at most its capacity of {self.capacity}"
+        require(end <= self.capacity, "cache", f"{self.length} + {k.shape[1]} tokens", needs)
+        self._make_room(end)
+        self._k[:, :, self.length : end] = k.transpose(1, 2)
+        self._v[:, :, self.length : end] = v.transpose(1, 2)
+        self.length = end
+        return self._k[:, :, :end].transpose(1, 2), self._v[:, :, :end].transpose(1, 2)
+
+    def reorder(self, index: Tensor) -> None:
+        """Keep the sequences `index` ([B'] int64), in that order: beams that split and end."""
+        self._k, self._v = (x.index_select(0, index) for x in (self._k, self._v))
+
+    def copy(self) -> "KVCache":
+        """An independent cache with the same content, to continue in two ways."""
+        batch, num_heads, _, key_width = self._k.shape
+        twin = KVCache(
+            batch,
+            num_heads,
+            key_width,
+            self._v.shape[-1],
+            capacity=self.capacity,
+            dtype=self._k.dtype,
+            device=self._k.device,
+        )
+        twin.length = self.length
+        twin._k, twin._v = (x[:, :, : self.length].clone() for x in (self._k, self._v))
+        return twin
+
+    def _make_room(self, tokens: int) -> None:
+        """Double the space when it is full: each token is then moved O(1) times on average."""
+        room = self._k.shape[2]
+        if tokens > room:
+            more = min(max(tokens, 2 * room), self.capacity)
+            self._k, self._v = (self._grown(x, more) for x in (self._k, self._v))
+
+    def _grown(self, x: Tensor, room: int) -> Tensor:
+        grown = x.new_empty(*x.shape[:2], room, x.shape[3])
+        grown[:, :, : self.length] = x[:, :, : self.length]
+        return grown
+
+    def _check(self, name: str, x: Tensor, held: Tensor) -> None:
+        B, H, _, width = held.shape
+        fits = x.dim() == 4 and (x.shape[0], *x.shape[2:]) == (B, H, width)
+        require(fits, name, list(x.shape), f"[B, T, H, width] = [{B}, T, {H}, {width}]")
+
+
+class Cache:
+    """What a whole model remembers: one memory a layer.
+
+    layers: one `KVCache` a layer, in order.
+    """
+
+    def __init__(self, layers: Sequence[KVCache]) -> None:
+        require(len(layers) > 0, "layers", "none", "at least one")
+        self.layers = list(layers)
+
+    def __getitem__(self, layer: int) -> KVCache:
+        return self.layers[layer]
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[KVCache]:
+        return iter(self.layers)
+
+    @property
+    def length(self) -> int:
+        """Tokens held."""
+        return self.layers[0].length
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held, over all layers."""
+        return sum(layer.bytes for layer in self.layers)
+
+    def reorder(self, index: Tensor) -> None:
+        """Keep the sequences `index` ([B'] int64), in that order, in every layer."""
+        for layer in self.layers:
+            layer.reorder(index)
+
+    def copy(self) -> "Cache":
+        """An independent cache with the same content, to continue in two ways."""
+        return Cache([layer.copy() for layer in self.layers])

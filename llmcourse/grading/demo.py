@@ -1,0 +1,208 @@
+"""A class of six sample learners, taken through nbgrader from release to grades.
+
+Everything happens in _build/demo_class/, a course folder of its own: released, handed in
+through an exchange, collected, autograded, with feedback and a table of grades. The learners'
+work comes from the zoo (tests/exercises/zoo), which says what each answer deserves.
+"""
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from llmcourse.course import Assignment, CourseError, assignments
+from llmcourse.grading import leaks, stock, zoo
+
+LEARNERS = 6
+FOLDER = Path("_build") / "demo_class"
+
+
+@dataclass(frozen=True)
+class Handed:
+    """One submission: who, what, and the points each graded cell deserves."""
+
+    learner: str
+    assignment: Assignment
+    work: str
+    notebook: zoo.Notebook
+    deserves: dict[str, float]
+
+
+def run(root: Path) -> int:
+    """Grade the class; print its table; return 1 when a grade is not what the zoo says."""
+    course = root / FOLDER
+    todo = assignments(root / "solutions")
+    if not todo:
+        raise CourseError("no assignments in solutions/: there is nothing to grade")
+    api = _set_up(root, course)
+    _each("releasing", todo, lambda one: _release(api, one))
+    class_work = [work for one in todo for work in _class_work(root, course, one)]
+    _each("handing in", class_work, lambda work: _hand_in(api, course, work))
+    _each("collecting", todo, lambda one: stock.must(api.collect(one.name), "collecting"))
+    _autograde(course, class_work)
+    _each("feedback", todo, lambda one: _give_feedback(api, one))
+    found = leaks.check_feedback(course, public=leaks.public_text(root))
+    scores = {(w.learner, w.assignment.name): _scores(api, w) for w in class_work}
+    _export(api, course / "grades.csv")
+    print(_table(class_work, scores))
+    print(f"grades: {FOLDER}/grades.csv   feedback: {FOLDER}/feedback/")
+    wrong = [*_mismatches(class_work, scores), *map(str, found)]
+    print("\n".join(wrong) or "Every grade is what the work deserves.")
+    return 1 if wrong else 0
+
+
+def _each(doing: str, things: list[Any], do: Callable[[Any], None]) -> None:
+    for thing in tqdm(things, desc=f"{doing:<11}", unit="", ncols=80):
+        do(thing)
+
+
+def _set_up(root: Path, course: Path) -> Any:
+    """Make the course folder anew; its secret is fixed: every run sees the same tests."""
+    shutil.rmtree(course, ignore_errors=True)
+    course.mkdir(parents=True)
+    shutil.copy(root / "nbgrader_config.py", course)
+    shutil.copytree(root / "solutions", course / "solutions")
+    (course / stock.SECRET).write_text("a demonstration\n", encoding="utf-8")
+    return stock.api(course)
+
+
+def _release(api: Any, one: Assignment) -> None:
+    stock.must(api.generate_assignment(one.name), f"generating {one.name}")
+    stock.must(api.release_assignment(one.name), f"releasing {one.name}")
+
+
+def _class_work(root: Path, course: Path, one: Assignment) -> list[Handed]:
+    """Return what each learner hands in: two right ways, three mistakes, one untouched."""
+    source = zoo.read_notebook(one.notebook(course / "solutions"))
+    release = zoo.read_notebook(one.notebook(course / "exercises"))
+    points = {i["grade_id"]: float(i["points"]) for i in map(zoo.grade_info, source["cells"])
+              if i.get("grade") and not i.get("solution")}  # fmt: skip
+    entries = zoo.entries(root / "tests" / "exercises" / "zoo" / one.name)
+    right = [e for e in entries if e.right]
+    wrong = [e for e in entries if not e.right]
+    if len(right) < 2 or len(wrong) < 3:
+        raise CourseError(f"the zoo of {one.name} has fewer than 2 right and 3 wrong answers")
+    chosen = [*right[:2], wrong[0], wrong[len(wrong) // 2], wrong[-1], None]
+    work = []
+    for number, entry in enumerate(chosen):
+        notebook = zoo.submission(release, source, entry) if entry else release
+        _drop_markers(notebook)
+        fails = entry.fails if entry else points.keys()
+        deserves = {cell: 0.0 if cell in fails else points[cell] for cell in points}
+        # Turned by one with every assignment, so that nobody is right or wrong in all.
+        learner = f"learner-{(number + int(one.number)) % LEARNERS + 1}"
+        name = entry.name if entry else "untouched"
+        work.append(Handed(learner, one, name, notebook, deserves))
+    return work
+
+
+def _drop_markers(notebook: zoo.Notebook) -> None:
+    """A learner's answer, where it is the instructor's, has no markers around it."""
+    for cell in notebook["cells"]:
+        kept = [line for line in cell["source"].split("\n") if not leaks.is_marker(line)]
+        cell["source"] = "\n".join(kept)
+
+
+def _hand_in(api: Any, course: Path, work: Handed) -> None:
+    """Submit through the exchange, as a learner's `nbgrader submit` does."""
+    from nbgrader.utils import temp_attrs
+
+    desk = course / "learners" / work.learner
+    path = work.assignment.notebook(desk)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(work.notebook, indent=1) + "\n", encoding="utf-8")
+    name = work.assignment.name
+    with temp_attrs(api.coursedir, assignment_id=name, student_id=work.learner):
+        submit = api.exchange.Submit(
+            coursedir=api.coursedir, authenticator=api.authenticator, parent=api
+        )
+        submit.assignment_dir = str(desk)
+        submit.start()
+
+
+_api: Any = None
+
+
+def _start_worker(course: Path) -> None:
+    global _api
+    _api = stock.api(course)
+
+
+def _autograde_one(names: tuple[str, str]) -> None:
+    learner, assignment = names
+    stock.must(_api.autograde(assignment, learner), f"autograding {assignment} of {learner}")
+
+
+def _autograde(course: Path, class_work: list[Handed]) -> None:
+    """Run every submission; two at a time where there are two cores."""
+    names = [(w.learner, w.assignment.name) for w in class_work]
+    workers = min(4, os.cpu_count() or 1)
+    with ProcessPoolExecutor(
+        workers, get_context("spawn"), initializer=_start_worker, initargs=(course,)
+    ) as pool:
+        done = pool.map(_autograde_one, names)
+        for _ in tqdm(done, desc="autograding", total=len(names), unit="", ncols=80):
+            pass
+
+
+def _give_feedback(api: Any, one: Assignment) -> None:
+    stock.must(api.generate_feedback(one.name), f"feedback for {one.name}")
+
+
+def _scores(api: Any, work: Handed) -> dict[str, float]:
+    name = work.assignment
+    with api.gradebook as book:
+        notebook = book.find_submission_notebook(name.slug, name.name, work.learner)
+        return {g.name: g.score for g in notebook.grades if g.name in work.deserves}
+
+
+def _export(api: Any, path: Path) -> None:
+    """Write every score as CSV: nbgrader's columns that concern a grade."""
+    with api.gradebook as book, path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["assignment", "student_id", "score", "max_score"])
+        for one in sorted(book.assignments, key=lambda a: a.name):
+            for handed in sorted(one.submissions, key=lambda s: s.student_id):
+                table.writerow([one.name, handed.student_id, handed.score, handed.max_score])
+
+
+Scores = dict[tuple[str, str], dict[str, float]]
+
+
+def _mismatches(class_work: list[Handed], scores: Scores) -> list[str]:
+    lines = []
+    for work in class_work:
+        got = scores[work.learner, work.assignment.name]
+        for cell, points in work.deserves.items():
+            if got.get(cell) != points:
+                lines.append(
+                    f"{work.learner}, {work.assignment.name} ({work.work}), {cell}: "
+                    f"got {got.get(cell)}, deserves {points}"
+                )
+    return lines
+
+
+def _table(class_work: list[Handed], scores: Scores) -> str:
+    """Return learner x assignment: points got, of how many, and the work that earned them."""
+    rows: dict[str, dict[str, str]] = {}
+    for work in class_work:
+        got = sum(scores[work.learner, work.assignment.name].values())
+        due = sum(work.deserves.values())
+        text = f"{got:g}" if got == due else f"{got:g} instead of {due:g}"
+        rows.setdefault(work.learner, {})[work.assignment.name] = f"{text} ({work.work})"
+    names = sorted({w.assignment.name for w in class_work})
+    width = {n: max(len(n), *(len(row[n]) for row in rows.values())) for n in names}
+    lines = ["", " " * 11 + "  ".join(f"{n:<{width[n]}}" for n in names).rstrip()]
+    lines += [
+        f"{learner:<11}" + "  ".join(f"{rows[learner][n]:<{width[n]}}" for n in names).rstrip()
+        for learner in sorted(rows)
+    ]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,97 @@
+"""Feedback that shows a learner's work, scores and messages, and nothing of a hidden test."""
+
+import re
+from typing import Any
+
+from nbconvert.exporters import HTMLExporter
+from nbconvert.exporters.exporter import ResourcesDict
+from nbformat import NotebookNode
+from nbgrader.preprocessors import NbGraderPreprocessor
+
+from llmcourse.grading.leaks import REGION, is_marker, squeeze
+
+FAILURE = "CheckFailed"  # llmcourse.checks: the one error whose text is meant for learners
+WITHHELD = "(withheld: it holds text of a hidden test)"
+SAID = {
+    "CellTimeoutError": "this cell took too long and was stopped",
+    "DeadKernelError": "the kernel died while this cell ran",
+}
+
+
+class HideHidden(NbGraderPreprocessor):
+    """Take hidden tests, and all that could tell of them, out of an autograded notebook."""
+
+    def preprocess(
+        self, nb: NotebookNode, resources: ResourcesDict
+    ) -> tuple[NotebookNode, ResourcesDict]:
+        """Return the notebook as its learner may see it."""
+        tests = [m for cell in nb.cells for m in REGION.findall(cell.source) if _graded(cell)]
+        lines = {squeeze(line) for kind, text in tests for line in text.split("\n")}
+        secret = {line for line in lines if len(line) >= 16}
+        for cell in nb.cells:
+            if _graded(cell):
+                self._clean_graded(cell)
+            elif cell.cell_type == "code":
+                cell.outputs = [_withhold(out, secret) for out in cell.outputs]
+        return nb, resources
+
+    def _clean_graded(self, cell: NotebookNode) -> None:
+        visible = REGION.sub("", cell.source)
+        # A marker without its partner: rather too little than a line of a test.
+        kept = visible.split("\n")
+        broken = next((i for i, line in enumerate(kept) if is_marker(line)), len(kept))
+        cell.source = "\n".join(kept[:broken]).rstrip()
+        if cell.cell_type == "code" and not cell.metadata.nbgrader.get("solution"):
+            cell.outputs = _messages(cell.outputs, cell.source)
+
+
+def _graded(cell: NotebookNode) -> bool:
+    return bool(cell.metadata.get("nbgrader", {}).get("grade"))
+
+
+def _messages(outputs: list[NotebookNode], visible: str) -> list[NotebookNode]:
+    """Return what a graded cell may show: the message of its check, without a traceback."""
+    errors = [out for out in outputs if out.output_type == "error"]
+    for out in errors:
+        text = _say(out.ename, out.evalue, visible)
+        out.evalue, out.traceback = "", text.splitlines()
+    return errors
+
+
+def _say(ename: str, evalue: str, visible: str) -> str:
+    if ename == FAILURE:
+        return evalue
+    missing = re.match(r"name '(\w+)' is not defined", evalue)
+    if missing and re.search(rf"\b{missing[1]}\b", visible):
+        return f"{ename}: {missing[0]}"
+    return f"{ename}: {SAID.get(ename, 'the check could not run to its end')}"
+
+
+def _withhold(out: NotebookNode, secret: set[str]) -> NotebookNode:
+    """Return an output, or a note in its place where it shows a line of a hidden test."""
+    said = squeeze(re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(_texts(out))))
+    if not any(line in said or line.replace('"', '\\"') in said for line in secret):
+        return out
+    return NotebookNode(output_type="stream", name="stdout", text=WITHHELD)
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [t for item in value for t in _texts(item)] if isinstance(value, list) else []
+
+
+class FeedbackExporter(HTMLExporter):
+    """nbgrader's feedback page, readable without a network."""
+
+    def from_notebook_node(  # type: ignore[override]  # as nbconvert's own
+        self, nb: NotebookNode, resources: Any = None, **kw: Any
+    ) -> tuple[str, ResourcesDict]:
+        """Return the page and its resources, without what is loaded from elsewhere."""
+        page, resources = super().from_notebook_node(nb, resources, **kw)
+        loads = r"<script\b[^>]*\bsrc=[\"']?(?:https?:)?//[^>]*>\s*</script>"
+        page = re.sub(loads, "", page, flags=re.I)
+        page = re.sub(r"<link\b[^>]*\bhref=[\"']?(?:https?:)?//[^>]*>", "", page, flags=re.I)
+        return page, resources

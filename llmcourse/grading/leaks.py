@@ -1,0 +1,278 @@
+"""Guard: no text of a solution or of a hidden test stands where learners can read it.
+
+What is secret is read from the markers in solutions/. Text is compared without its white
+space and through several readings of a file (as it is, without HTML tags, with HTML and JSON
+escapes undone), so that highlighting or escaping hides nothing. What the package and the
+book show is public: a solution may share lines with them, a twist or a hidden test may not
+stand there whole.
+"""
+
+import html
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+from llmcourse.course import assignments
+
+SHORTEST = 24  # characters without white space; shorter lines are judged with their neighbours
+BLOCK = 3  # so many lines of a solution in a row are one, wherever each of them stands alone
+COVERED = 0.7  # a twist or hidden test of which so much stands in the book is given away
+TEXT = {".ipynb", ".html", ".htm", ".js", ".json", ".md", ".rst", ".py", ".txt", ".csv", ".xml"}
+REGION = re.compile(
+    r"[^\n]*BEGIN (SOLUTION|HIDDEN TESTS|MARK SCHEME)[^\n]*\n(.*?)\n?[^\n]*END \1[^\n]*", re.S
+)
+
+
+@dataclass(frozen=True)
+class Secret:
+    """One region of a source notebook that must not get out."""
+
+    kind: str  # "solution", "hidden test", "twist"
+    where: str
+    lines: tuple[str, ...]
+    beside: str  # the notebook's own code outside of all regions, squeezed
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One place where a secret, or a marker that should have been removed, was found."""
+
+    file: Path
+    what: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.what}: {self.text[:70]}"
+
+
+def secrets(solutions: Path) -> list[Secret]:
+    """Return every solution and hidden test of the source notebooks in `solutions`."""
+    return [s for one in assignments(solutions) for s in _of_notebook(one.notebook(solutions))]
+
+
+def _of_notebook(path: Path) -> Iterator[Secret]:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    beside = squeeze("\n".join(_outside(c) for c in cells if c["cell_type"] == "code"))
+    answers = [c for c in cells if _is_answer(c) and c["cell_type"] == "code"]
+    for cell in cells:
+        where = f"{path.parent.name}, cell {cell.get('id', '?')}"
+        last = bool(answers) and cell is answers[-1]
+        for kind, text in _regions(cell):
+            kind = "twist" if last and kind == "solution" else kind
+            lines = tuple(line for line in map(squeeze, text.split("\n")) if line)
+            if lines:
+                yield Secret(kind, where, lines, beside)
+
+
+def _is_answer(cell: dict[str, Any]) -> bool:
+    return bool(cell["metadata"].get("nbgrader", {}).get("solution"))
+
+
+def _regions(cell: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return (kind, text) of each marked region; an unmarked answer is one as a whole."""
+    source = "".join(cell["source"])
+    names = {
+        "SOLUTION": "solution",
+        "HIDDEN TESTS": "hidden test",
+        "MARK SCHEME": "mark scheme",
+    }
+    found = [(names[m[1]], m[2]) for m in REGION.finditer(source)]
+    whole = _is_answer(cell) and not any(kind == "solution" for kind, _ in found)
+    return [*found, ("solution", source)] if whole else found
+
+
+def _outside(cell: dict[str, Any]) -> str:
+    whole = _is_answer(cell) and "BEGIN SOLUTION" not in "".join(cell["source"])
+    return "" if whole else REGION.sub("\n", "".join(cell["source"]))
+
+
+def squeeze(text: str) -> str:
+    """Return `text` as it is compared: without white space, with one kind of quote."""
+    return re.sub(r"\s+", "", text).replace("'", '"')
+
+
+def public_text(root: Path) -> str:
+    """Return what everyone may read, squeezed: the package's source and the book's."""
+    files = [p for p in (root / "llmcourse").rglob("*.py") if "grading" not in p.parts]
+    files += [p for p in (root / "book").rglob("*") if p.suffix in {".md", ".ipynb", ".bib"}]
+    return "\0".join(squeeze("\n".join(_strings(p))) for p in sorted(files))
+
+
+def _strings(path: Path) -> list[str]:
+    """Return the texts in a file: of a notebook every string in it, metadata included."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix != ".ipynb":
+        return [text]
+    try:
+        return list(_walk(json.loads(text)))
+    except ValueError:
+        return [text]
+
+
+def _walk(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list) and all(isinstance(v, str) for v in value):
+        yield "".join(value)  # a source or an output, split into lines
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _walk(item)
+
+
+def readings(path: Path) -> list[str]:
+    """Return the texts of a file and what is left of them without tags and escapes."""
+    found: dict[str, None] = {}
+    for text in _strings(path):
+        plain = _unslash(text)
+        for one in (text, plain, _untag(text), _untag(plain)):
+            found |= dict.fromkeys((one, html.unescape(one), html.unescape(html.unescape(one))))
+            found |= dict.fromkeys((_untag(html.unescape(one)),))
+    return list(found)
+
+
+def _untag(text: str) -> str:
+    return re.sub(r"<[/!a-zA-Z][^<>]*>", "", text)
+
+
+def _unslash(text: str) -> str:
+    """Undo the escapes of JSON and JavaScript strings."""
+    text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda m: chr(int(m[1], 16)), text)
+    return (
+        text.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"').replace("\\'", "'")
+    )
+
+
+def pieces(secret: Secret, public: str) -> list[str]:
+    """Return the squeezed texts of a secret that, found anywhere, betray it."""
+    alone = [p for p in _runs(secret.lines, 1) if p not in public and p not in secret.beside]
+    if secret.kind == "hidden test":
+        return alone
+    return alone + [p for p in _runs(secret.lines, BLOCK) if p not in public]
+
+
+def _runs(lines: tuple[str, ...], least: int) -> Iterator[str]:
+    """Yield, from each line on, the shortest long enough run of `least` lines or more."""
+    enough = SHORTEST if least == 1 else 3 * SHORTEST
+    for start in range(len(lines)):
+        for end in range(start + least, len(lines) + 1):
+            if len(text := "".join(lines[start:end])) >= enough:
+                yield text
+                break
+
+
+def scan(files: Iterable[Path], hidden: list[Secret], public: str, own: str = "") -> list[Leak]:
+    """Return the leaks in `files`.
+
+    `public` is public_text(root); `own` is squeezed text that the readers of these files wrote
+    themselves: a learner may have had the same thought as a test.
+    """
+    wanted = [
+        (piece, f"text of the {s.kind} in {s.where}")
+        for s in hidden
+        for piece in pieces(s, public)
+        if piece not in own
+    ]
+    leaks = []
+    for file in files:
+        texts = readings(file)
+        hay = "\0".join(map(squeeze, texts))
+        found = {what: piece for piece, what in reversed(wanted) if piece in hay}
+        leaks += [Leak(file, what, piece) for what, piece in found.items()]
+        lines = dict.fromkeys(line for text in texts for line in text.split("\n"))
+        leaks += [
+            Leak(file, "a marker that should be gone", line.strip())
+            for line in lines
+            if is_marker(line) and squeeze(_untag(html.unescape(line))) not in own
+        ]
+    return leaks
+
+
+MARKERS = ("HIDDEN TESTS", "SOLUTION", "MARK SCHEME")
+
+
+def is_marker(line: str) -> bool:
+    """Say whether a line is one of nbgrader's markers, or a comment that nearly is one."""
+    if any(f"{edge} {name}" in line for edge in ("BEGIN", "END") for name in MARKERS):
+        return True
+    comment = re.match(r"\s*(?:#|<!--|//|%)(.{0,60})$", line)
+    words = re.findall(r"[A-Z]+", comment[1].upper()) if comment else []
+    if not words:
+        return False
+    rest = "".join(words[1:])
+    edge = max(_alike(words[0], "BEGIN"), _alike(words[0], "END"))
+    apart = any(_alike(rest, squeeze(name)) >= 0.75 for name in MARKERS)
+    fused = max(
+        _alike("".join(words), e + squeeze(n)) for e in ("BEGIN", "END") for n in MARKERS
+    )
+    return (edge >= 0.7 and apart) or fused >= 0.88
+
+
+def _alike(a: str, b: str) -> float:
+    return SequenceMatcher(None, a, b, autojunk=False).ratio()
+
+
+def given_away(hidden: list[Secret], public: str, root: Path) -> list[Leak]:
+    """Return the twists and hidden tests that stand, nearly whole, in package or book."""
+    leaks = []
+    for secret in hidden:
+        runs = list(_runs(secret.lines, 1))
+        share = sum(run in public for run in runs) / max(len(runs), 1)
+        if secret.kind != "solution" and len(runs) > 1 and share >= COVERED:
+            what = f"the package or the book holds the {secret.kind} in {secret.where}"
+            leaks.append(Leak(root, what, secret.lines[0]))
+    return leaks
+
+
+def text_files(folder: Path) -> list[Path]:
+    """Return the text files below `folder`, without the theme's own scripts and styles."""
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix in TEXT and "_static" not in path.parts
+    ]
+
+
+def check(root: Path, release: Path | None = None) -> list[Leak]:
+    """Return the leaks in the release, the built site, the book's sources and all feedback.
+
+    `release` (default: exercises/ in `root`) may lie elsewhere while it is made.
+    """
+    hidden, public = secrets(root / "solutions"), public_text(root)
+    leaks = given_away(hidden, public, root)
+    leaks += scan(text_files(release or root / "exercises"), hidden, public)
+    if release is None:
+        leaks += scan(text_files(root / "_build" / "html"), hidden, public)
+        leaks += check_feedback(root, hidden, public)
+    return leaks
+
+
+def check_feedback(
+    course: Path, hidden: list[Secret] | None = None, public: str | None = None
+) -> list[Leak]:
+    """Return the hidden tests that stand in feedback/ of a course folder.
+
+    Answers are the learners' own and may equal a solution; so may a line of theirs a test's.
+    """
+    hidden = secrets(course / "solutions") if hidden is None else hidden
+    public = public_text(course) if public is None else public
+    tests = [s for s in hidden if s.kind == "hidden test"]
+    leaks = []
+    for file in text_files(course / "feedback"):
+        learner = file.relative_to(course / "feedback").parent
+        handed_in = sorted((course / "submitted" / learner).glob("*.ipynb"))
+        own = squeeze("\n".join(text for path in handed_in for text in _sources(path)))
+        leaks += scan([file], tests, public, own)
+    return leaks
+
+
+def _sources(path: Path) -> list[str]:
+    """Return what a learner typed: the sources of a notebook's cells, not its outputs."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        return ["".join(cell["source"]) for cell in cells]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []

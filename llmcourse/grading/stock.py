@@ -1,0 +1,100 @@
+"""nbgrader in a course folder: its settings, its secret, and its steps without the noise."""
+
+import os
+import re
+import secrets
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from traitlets.config import Config
+from traitlets.config.loader import PyFileConfigLoader
+
+from llmcourse.course import CourseError
+
+SECRET = ".course_secret"
+DATA = "data"  # the folder of an assignment whose files go to the learners with the notebook
+
+
+class GradingError(CourseError):
+    """A step of nbgrader that failed, in one line."""
+
+
+def salt(course: Path) -> str:
+    """Return the secret that seeds the hidden checks of this course, made on first use.
+
+    It lies in `.course_secret`, readable by its owner only, and never in version control.
+    """
+    path = course / SECRET
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        text = path.read_text(encoding="utf-8").strip()
+        if not text:
+            raise CourseError(f"{path} is empty: delete it, and a new one is made") from None
+        return text
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_hex(16) + "\n")
+    return path.read_text(encoding="utf-8").strip()
+
+
+def not_released(source: Path) -> list[str]:
+    """Return the names in `source`/NN_slug/ that stay behind: all but notebooks and data/.
+
+    nbgrader copies whatever lies beside a notebook; a paired .md would give the solution away.
+    """
+    names = {p.name for p in source.glob("[0-9][0-9]_*/*") if p.suffix != ".ipynb"} - {DATA}
+    return sorted(names | {".ipynb_checkpoints", "__pycache__", "*.pyc", "feedback", ".*"})
+
+
+def settings(course: Path) -> Config:
+    """Return what nbgrader_config.py in the folder `course` sets."""
+    if not (course / "nbgrader_config.py").is_file():
+        raise CourseError(f"{course} has no nbgrader_config.py: run this in the course folder")
+    return PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
+
+
+def use_own_tools() -> None:
+    """Put this environment's programs first: nbgrader calls `alembic` by name."""
+    own = str(Path(sys.executable).parent)
+    path = os.environ.get("PATH", "")
+    if own not in path.split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([own, path])
+
+
+def api(course: Path) -> Any:
+    """Return nbgrader's API for the folder `course`, silent, with its own exchange.
+
+    Raises CourseError where nbgrader is not installed.
+    """
+    use_own_tools()
+    try:
+        from nbgrader.apps.api import NbGraderAPI
+        from sqlalchemy.exc import SAWarning
+    except ImportError:
+        raise CourseError("nbgrader is missing: pip install -e '.[grade]'") from None
+    warnings.filterwarnings("ignore", category=SAWarning)
+    config = settings(course)
+    config.CourseDirectory.root = str(course)
+    config.Exchange.root = str(course / "exchange")
+    config.Exchange.cache = str(course / "exchange" / "cache")
+    (course / "exchange").mkdir(exist_ok=True)
+    (course / "exchange").chmod(0o777)
+    return NbGraderAPI(config=config)
+
+
+def must(result: dict[str, Any], doing: str) -> None:
+    """Raise GradingError with nbgrader's own reason when one of its steps failed."""
+    if not result["success"]:
+        raise GradingError(f"{doing} failed: {reason(result)}")
+
+
+def reason(result: dict[str, Any]) -> str:
+    """Return the most telling line of what nbgrader logged."""
+    lines = (result.get("log", "") + "\n" + result.get("error", "")).splitlines()
+    errors = [
+        line for line in lines if re.match(r"\w*(Error|Exception|Entry|Invalid)\w*: ", line)
+    ]
+    said = [line for line in lines if line.startswith("[ERROR]")]
+    return (errors or said or lines or ["no reason given"])[0].strip()

@@ -1,0 +1,239 @@
+"""A learner's own copy of the exercises: made once, brought up to date, never overwritten.
+
+`my_work/` holds the copies, `my_work/.release/` the releases they were made from.
+A copy that equals its release was never edited and follows the next release;
+an edited one stays as it is, and the next release is placed beside it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llmcourse.course import Assignment, CourseError, assignments
+
+WORK = "my_work"
+Cell = dict[str, Any]
+
+
+def prepare(root: Path) -> list[str]:
+    """Copy new releases into my_work/ and return what to tell the learner, line by line.
+
+    Nothing that a learner changed is overwritten, moved or removed.
+    Raises CourseError when there is nothing to copy or my_work/ cannot be written.
+    """
+    release, work = root / "exercises", root / WORK
+    todo = assignments(release)
+    if not todo:
+        raise CourseError(
+            f"no exercises in {release}: get the course again, or run make exercises"
+        )
+    try:
+        work.mkdir(exist_ok=True)
+        lines = [line for one in todo for line in _prepare_one(one, release, work)]
+    except FileExistsError:
+        raise CourseError(f"{work} is a file: move it away, a folder goes there") from None
+    except OSError as error:
+        raise CourseError(
+            f"cannot write {error.filename or work} ({error.strerror}): make {WORK}/ writable"
+        ) from None
+    return lines or [f"{WORK}/ is up to date with the release."]
+
+
+def _prepare_one(one: Assignment, release: Path, work: Path) -> Iterator[str]:
+    for path in sorted((release / one.name).rglob("*")):
+        if path.is_file() and ".ipynb_checkpoints" not in path.parts:
+            name = path.relative_to(release)
+            yield from _prepare_file(path, work / name, work / ".release" / name, work)
+
+
+def _prepare_file(new: Path, mine: Path, base: Path, work: Path) -> Iterator[str]:
+    """Bring one file up to date; `base` is the release that `mine` was copied from."""
+    shown = f"{WORK}/{mine.relative_to(work)}"
+    if not os.path.lexists(mine):
+        others = (
+            [p.name for p in mine.parent.glob("*.ipynb")] if mine.suffix == ".ipynb" else []
+        )
+        kept = f"; {', '.join(sorted(others))} stays as it is" if others else ""
+        again = " was not there: a fresh copy" if base.exists() else ": new"
+        _write(mine, new.read_bytes())
+        yield f"{shown}{again}{kept}"
+    elif base.is_file() and base.read_bytes() == new.read_bytes():
+        return
+    elif _same(mine, new):
+        pass
+    elif base.is_file() and _same(mine, base) and _may_replace(mine):
+        yield f"{shown}: updated to the newer release (you had not edited it)"
+        yield from _changes(base, new)
+        _write(mine, new.read_bytes())
+    else:
+        yield from _place_beside(new, mine, base, shown)
+    _write(base, new.read_bytes())
+
+
+def _place_beside(new: Path, mine: Path, base: Path, shown: str) -> Iterator[str]:
+    """Write the newer release under a free name and say what it changes."""
+    beside = _free_name(mine)
+    content, answers = _with_answers(new, mine, base)
+    _write(beside, content)
+    carried = f" with {answers} of your answers in it" if answers else ""
+    yield f"{shown}: there is a newer release; your file is exactly as you left it"
+    if mine.suffix == ".ipynb" and _cells(mine) is None:
+        yield f"  {mine.name} cannot be read as a notebook; perhaps it was saved only in part"
+    yield f"  {beside.name} beside it is the newer release{carried}"
+    yield f"  to go on with that one, rename it to {mine.name} (keep yours under another name)"
+    yield from _changes(base, new)
+
+
+def _free_name(mine: Path) -> Path:
+    """Return the first of name_newer.x, name_newer_2.x, ... that is not taken."""
+    number, end = 1, ""
+    while os.path.lexists(beside := mine.with_name(f"{mine.stem}_newer{end}{mine.suffix}")):
+        number += 1
+        end = f"_{number}"
+    return beside
+
+
+def _may_replace(path: Path) -> bool:
+    """Say whether `path` is a plain file that its owner left writable."""
+    return not path.is_symlink() and bool(path.stat().st_mode & 0o200)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing: an interrupted copy leaves no half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _same(a: Path, b: Path) -> bool:
+    """Say whether two files hold the same work: outputs and run counts do not count."""
+    if not (a.is_file() and b.is_file()):
+        return False
+    if a.read_bytes() == b.read_bytes():
+        return True
+    one, two = _cells(a), _cells(b)
+    return (
+        one is not None and two is not None and list(map(_text, one)) == list(map(_text, two))
+    )
+
+
+def _cells(path: Path) -> list[Cell] | None:
+    """Return the cells of a notebook, or None where there is none that can be read."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for cell in cells:
+            _text(cell), _key(cell)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return list(cells)
+
+
+def _text(cell: Cell) -> tuple[str, str, str]:
+    """Return what a learner can edit in a cell: its type, its source, its attached files."""
+    return cell["cell_type"], "".join(cell["source"]), json.dumps(cell.get("attachments") or {})
+
+
+def _grading(cell: Cell) -> dict[str, Any]:
+    return cell.get("metadata", {}).get("nbgrader", {})
+
+
+def _key(cell: Cell) -> str | None:
+    """Return the name under which a cell is found again in another version of its notebook."""
+    return _grading(cell).get("grade_id") or cell.get("id")
+
+
+def _by_key(path: Path) -> dict[str, Cell]:
+    return {key: cell for cell in _cells(path) or [] if (key := _key(cell))}
+
+
+def _with_answers(new: Path, mine: Path, base: Path) -> tuple[bytes, int]:
+    """Return the new release with the learner's answers and cells in it, and their number."""
+    written = _cells(mine)
+    if new.suffix != ".ipynb" or not written:
+        return new.read_bytes(), 0
+    notebook = json.loads(new.read_text(encoding="utf-8"))
+    old, fresh = _by_key(base) or _by_key(new), _by_key(new)
+    count, after = 0, None
+    for cell in written:
+        key = _key(cell)
+        target = fresh.get(key) if key else None
+        if target is None:
+            if key not in old:
+                _insert(notebook["cells"], cell, after)
+                after, count = cell.get("id"), count + 1
+            continue
+        after = key
+        if _grading(target).get("solution") and _text(cell) != _text(
+            old.get(key or "", target)
+        ):
+            place = next(c for c in notebook["cells"] if _key(c) == key)
+            place["source"], count = cell["source"], count + 1
+    return (
+        json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    ).encode(), count
+
+
+def _insert(cells: list[Cell], cell: Cell, after: str | None) -> None:
+    """Put a learner's own cell behind the cell it stood behind."""
+    clean = cell | ({"outputs": [], "execution_count": None} if "outputs" in cell else {})
+    at = next((i for i, c in enumerate(cells) if after and _key(c) == after), -1)
+    cells.insert(at + 1, clean)
+
+
+def _changes(base: Path, new: Path) -> Iterator[str]:
+    """Say cell by cell what the newer release changes."""
+    old, fresh = _by_key(base), _by_key(new)
+    if not old:
+        return
+    for key in [*fresh, *(k for k in old if k not in fresh)]:
+        if key not in old:
+            yield f"    new      {key} ({_kind(fresh[key])})"
+        elif key not in fresh:
+            yield f"    removed  {key} ({_kind(old[key])})"
+        elif _text(fresh[key]) != _text(old[key]) or _kind(fresh[key]) != _kind(old[key]):
+            yield f"    changed  {key} ({_kind(fresh[key])})"
+
+
+def _kind(cell: Cell) -> str:
+    grading = _grading(cell)
+    if grading.get("solution"):
+        return "your answer"
+    if grading.get("grade"):
+        return f"check, {grading.get('points', 0):g} points"
+    return "text" if cell["cell_type"] == "markdown" else "code"
+
+
+def open_lab(root: Path, arguments: list[str]) -> int:
+    """Open JupyterLab in my_work/ and return its exit status; `arguments` are passed on to it.
+
+    Raises CourseError when JupyterLab is not installed.
+    """
+    import importlib.util
+
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise CourseError("JupyterLab is missing: install it with pip install -e '.[lab]'")
+    quiet = [
+        f"--ServerApp.root_dir={root / WORK}",
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        quiet.append("--allow-root")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    command = [sys.executable, "-m", "jupyterlab", *quiet, *arguments]
+    try:
+        return subprocess.call(command, cwd=root / WORK, env=os.environ | {"PATH": path})
+    except KeyboardInterrupt:
+        return 0

@@ -1,0 +1,196 @@
+"""Kimi Delta Attention: the gated delta rule with a rate of forgetting for each channel.
+
+S' = Diag(exp(g_t)) S_t-1,  S_t = S' + beta_t k_t (v_t - S'^T k_t)^T,  o_t = S_t^T q_t.
+q, k are [B, T, H, K], keys meant to have unit length; v is [B, T, H, V]; g, the log decay, is
+[B, T, H, K], finite and <= 0; beta is [B, T, H] in [0, 2]; states are [B, H, K, V].
+float64 in: float64 throughout; otherwise the computation and the state are float32 and the
+output has q's dtype. Source: Kimi Team 2025 (arXiv:2510.26692), equation 1.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmcourse.ops._chunks import (
+    chunk_length,
+    from_chunks,
+    halves,
+    lower_blocks,
+    to_chunks,
+    unit_lower_inverse,
+    walk,
+)
+from llmcourse.ops._inputs import full_precision, one_token, prepare
+
+
+@full_precision
+def recurrent(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Token by token, the definition: fade each channel, read what the key holds, write the
+    difference.
+
+    q, k [B, T, H, K]; v [B, T, H, V]; g [B, T, H, K] log decay <= 0; beta [B, T, H] in [0, 2];
+    scale defaults to K**-0.5; initial_state [B, H, K, V] or zeros. Returns o [B, T, H, V] and
+    the final state. Raises ValueError on a wrong shape, dtype, device or range.
+    """
+    x = prepare(
+        q, k, v, g=g, beta=beta, per_channel=True, scale=scale, initial_state=initial_state
+    )
+    S, outputs = x.state, []
+    tokens = zip(*(y.unbind(1) for y in (x.q, x.k, x.v, x.g.exp(), x.beta)), strict=True)
+    for q_t, k_t, v_t, decay_t, b_t in tokens:
+        S = decay_t.unsqueeze(-1) * S
+        held = torch.einsum("bhk,bhkv->bhv", k_t, S)
+        S = S + torch.einsum("bhk,bhv->bhkv", k_t, b_t.unsqueeze(-1) * (v_t - held))
+        outputs.append(torch.einsum("bhk,bhkv->bhv", q_t, S))
+    return torch.stack(outputs, 1), S
+
+
+def step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    *,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One token: q, k, g [B, H, K]; v [B, H, V]; beta [B, H]; returns (o, new state)."""
+    return one_token(recurrent, q, k, v, g, beta, state=state, scale=scale)
+
+
+@full_precision
+def chunked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    chunk_size: int = 64,
+) -> tuple[Tensor, Tensor]:
+    """The gated delta rule in chunks, each channel of every product decayed by what lies
+    between.
+
+    Arguments, results and errors as in recurrent. chunk_size >= 1 is rounded up to a power of
+    two; it changes the cost, not the result. Source: Kimi Team 2025 (arXiv:2510.26692), section
+    3.1; where the paper has sub-chunks of 16 with a bounded gate, decayed_products halves all
+    the way.
+    """
+    x = prepare(
+        q, k, v, g=g, beta=beta, per_channel=True, scale=scale, initial_state=initial_state
+    )
+    T = q.shape[1]
+    C = chunk_length(chunk_size, T)
+    q, k, v, g = (to_chunks(y, C) for y in (x.q, x.k, x.v, x.g))
+    beta = to_chunks(x.beta.unsqueeze(-1), C)
+    qk, kk, since_start, to_end = decayed_products(q, k, g)
+    solve = unit_lower_inverse(beta * kk) * beta.mT
+    written, pages, state = walk(
+        solve @ (since_start * k), solve @ v, to_end * k, since_start[..., -1, :], x.state
+    )
+    o = (since_start * q) @ pages + qk @ written
+    return from_chunks(o, T), state
+
+
+def decayed_products(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Products of tokens in a chunk, each channel decayed by what lies between: q, k, g [...,
+    C, K].
+
+    Returns qk[i, j] = sum_c q_ic k_jc exp(g_j+1,c + ... + g_i,c) for j <= i, kk likewise for j
+    < i ([..., C, C], 0 elsewhere), and the decays exp(g_1 + ... + g_i) from the chunk's start
+    and exp(g_i+1 + ... + g_C) to its end ([..., C, K]). C must be a power of two.
+
+    The decay between j and i factors at any place in between. A chunk is cut in half, and the
+    halves again: for tokens in different halves the factors meet at the cut, decay from j to
+    the cut and from the cut to i. Both are products of decays, at most 1, so that nothing
+    overflows whatever the gate; and no sum of logs is subtracted from another, so that nothing
+    cancels.
+    """
+    return _DecayedProducts.apply(q, k, g)
+
+
+class _DecayedProducts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+        since_start, to_end = g.exp(), torch.ones_like(g)
+        qk = torch.diag_embed((q * k).sum(-1))
+        kk = torch.zeros_like(qk)
+        for size, rows, columns, *_ in _cuts(q, k, since_start, to_end):
+            products = (rows.flatten(-3, -2) @ columns.mT).unflatten(-2, (size, 2))
+            lower_blocks(qk, size).copy_(products[..., 0, :])
+            lower_blocks(kk, size).copy_(products[..., 1, :])
+        ctx.save_for_backward(q, k, g, since_start, to_end)
+        return qk, kk, since_start, to_end
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        q, k, g, since_start, to_end = ctx.saved_tensors
+        d_qk, d_kk, d_since_start, d_to_end = grads
+        diagonal = d_qk.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+        d_rows_of = torch.stack(
+            [diagonal * k, diagonal * q], -2
+        )  # of q and of k: [..., C, 2, K]
+        d_k = torch.zeros_like(k)
+        d_g = _sum_from(since_start * d_since_start) + _sum_before(to_end * d_to_end)
+        for size, rows, columns, from_cut, to_cut in _cuts(q, k, g.exp(), torch.ones_like(g)):
+            d = torch.stack([lower_blocks(d_qk, size), lower_blocks(d_kk, size)], -2)
+            d = d.flatten(-3, -2)  # [..., n, 2 * size, size], ordered as the rows are
+            d_rows = (d @ columns).unflatten(-2, (size, 2))
+            d_columns = d.mT @ rows.flatten(-3, -2)
+            halves(d_rows_of, size, -3)[1].addcmul_(d_rows, from_cut)
+            halves(d_k, size)[0].addcmul_(d_columns, to_cut)
+            halves(d_g, size)[1].add_(_sum_from((rows * d_rows).sum(-2)))
+            halves(d_g, size)[0].add_(_sum_before(columns * d_columns))
+        return d_rows_of[..., 0, :], d_rows_of[..., 1, :] + d_k, d_g
+
+
+def _cuts(
+    q: Tensor, k: Tensor, since_start: Tensor, to_end: Tensor
+) -> Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor]]:
+    """Cut blocks of 2, 4, ... C tokens in the middle; yield what meets at the cuts of each
+    size.
+
+    That is: q and k after the cut, decayed from it, [..., n, size, 2, K]; k before it, decayed
+    to it, [..., n, size, K]; and these two decays. since_start and to_end are the decays in a
+    block of one token, exp(g) and 1, and grow in place to those of the whole chunk.
+    """
+    rows_of = torch.stack([q, k], -2)
+    size = 1
+    while size < q.shape[-2]:
+        before_start, after_start = halves(since_start, size)
+        before_end = halves(to_end, size)[0]
+        from_cut = after_start.unsqueeze(-2)
+        rows = halves(rows_of, size, -3)[1] * from_cut
+        columns = halves(k, size)[0] * before_end
+        yield size, rows, columns, from_cut, before_end
+        before_end.mul_(after_start[..., -1:, :])
+        after_start.mul_(before_start[..., -1:, :])
+        size *= 2
+
+
+def _sum_from(x: Tensor) -> Tensor:
+    """y_t = x_t + ... + x_s along the next to last axis: how exp(g_1 + ... + g_i) depends on
+    g_t.
+    """
+    return x.new_ones(x.shape[-2], x.shape[-2]).triu() @ x
+
+
+def _sum_before(x: Tensor) -> Tensor:
+    """y_t = x_1 + ... + x_t-1 along the next to last axis: how exp(g_i+1 + ... + g_s) depends
+    on g_t.
+    """
+    return x.new_ones(x.shape[-2], x.shape[-2]).tril(-1) @ x

@@ -1,0 +1,88 @@
+"""Linear attention: one page for everything, S_t = S_t-1 + k_t v_t^T, o_t = S_t^T q_t.
+
+q, k are [B, T, H, K] after whatever feature map the layer applies; v is [B, T, H, V]; states
+are [B, H, K, V]. float64 in: float64 throughout; otherwise the computation and the state are
+float32 and the output has q's dtype. Source: Katharopoulos et al. 2020 (arXiv:2006.16236),
+equations 16-20 without the normaliser, which is a second memory with v = 1.
+"""
+
+import torch
+from torch import Tensor
+
+from llmcourse.ops._chunks import chunk_length, from_chunks, to_chunks
+from llmcourse.ops._inputs import full_precision, one_token, prepare
+
+
+@full_precision
+def recurrent(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Token by token, the definition: add k_t v_t^T to the page, then read it with q_t.
+
+    q, k [B, T, H, K]; v [B, T, H, V]; scale defaults to K**-0.5; initial_state [B, H, K, V] or
+    zeros. Returns o [B, T, H, V] and the final state. Raises ValueError on a wrong shape, dtype
+    or device.
+    """
+    x = prepare(q, k, v, scale=scale, initial_state=initial_state)
+    S, outputs = x.state, []
+    for q_t, k_t, v_t in zip(x.q.unbind(1), x.k.unbind(1), x.v.unbind(1), strict=True):
+        S = S + torch.einsum("bhk,bhv->bhkv", k_t, v_t)
+        outputs.append(torch.einsum("bhk,bhkv->bhv", q_t, S))
+    return torch.stack(outputs, 1), S
+
+
+def step(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, *, scale: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """One token: q, k [B, H, K]; v [B, H, V]; returns (o [B, H, V], new state [B, H, K, V])."""
+    return one_token(recurrent, q, k, v, state=state, scale=scale)
+
+
+@full_precision
+def parallel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """All at once, with the T x T scores that softmax attention has: O = (Q K^T . M) V + Q S_0.
+
+    Arguments, results and errors as in recurrent; M is 1 on and below the diagonal, else 0.
+    """
+    x = prepare(q, k, v, scale=scale, initial_state=initial_state)
+    q, k, v = (to_chunks(y, y.shape[1]) for y in (x.q, x.k, x.v))  # one chunk of length T
+    S = x.state.unsqueeze(2)
+    o = (q @ k.mT).tril() @ v + q @ S
+    return from_chunks(o, o.shape[-2]), (S + k.mT @ v).squeeze(2)
+
+
+@full_precision
+def chunked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    chunk_size: int = 64,
+) -> tuple[Tensor, Tensor]:
+    """Parallel inside a chunk, one running sum of pages across chunks; no loop at all.
+
+    Arguments, results and errors as in recurrent. chunk_size >= 1 is rounded up to a power of
+    two; it changes the cost, not the result. Source: Yang et al. 2023 (arXiv:2312.06635),
+    section 3.
+    """
+    x = prepare(q, k, v, scale=scale, initial_state=initial_state)
+    T = q.shape[1]
+    C = chunk_length(chunk_size, T)
+    q, k, v = (to_chunks(y, C) for y in (x.q, x.k, x.v))
+    pages = torch.cat([x.state.unsqueeze(2), k.mT @ v], dim=2).cumsum(2)
+    o = (q @ k.mT).tril() @ v + q @ pages[:, :, :-1]
+    return from_chunks(o, T), pages[:, :, -1]

@@ -1,0 +1,164 @@
+"""The cache holds exactly what was appended, and says how much that is."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmcourse.cache import Cache, KVCache
+
+
+def make(batch=2, capacity=50, **options):
+    return KVCache(batch, 3, 4, 5, capacity=capacity, **options)
+
+
+def tokens(T, batch=2, seed=0, dtype=torch.float32):
+    g = torch.Generator().manual_seed(seed)
+    k = torch.randn(batch, T, 3, 4, generator=g, dtype=dtype)
+    return k, torch.randn(batch, T, 3, 5, generator=g, dtype=dtype)
+
+
+@given(pieces=st.lists(st.integers(1, 9), min_size=1, max_size=8))
+@settings(max_examples=30, deadline=None)
+def test_any_pieces_give_back_the_whole_in_order(pieces):
+    total = sum(pieces)
+    k, v = tokens(total)
+    cache = make(capacity=total)
+    start = 0
+    for piece in pieces:
+        end = start + piece
+        k_all, v_all = cache.append(k[:, start:end], v[:, start:end])
+        assert torch.equal(k_all, k[:, :end])
+        assert torch.equal(v_all, v[:, :end])
+        assert cache.length == end
+        start = end
+
+
+def test_bytes_are_those_of_the_tokens_held_not_of_the_capacity():
+    cache = make(capacity=1000)
+    assert cache.bytes == 0
+    for T in (1, 6, 1):
+        cache.append(*tokens(T))
+    assert cache.bytes == 8 * 2 * 3 * (4 + 5) * 4  # tokens, sequences, heads, K + V, bytes
+    half = make(dtype=torch.bfloat16)
+    half.append(*tokens(8))
+    assert half.bytes == cache.bytes // 2
+
+
+def test_growing_moves_each_token_a_bounded_number_of_times(monkeypatch):
+    moved = []
+    grown = KVCache._grown
+
+    def counting(self, x, room):
+        moved.append(self.length)
+        return grown(self, x, room)
+
+    monkeypatch.setattr(KVCache, "_grown", counting)
+    cache, (k, v) = make(capacity=4096), tokens(1)
+    for _ in range(3000):
+        cache.append(k, v)
+    # Doubling moves 1 + 2 + 4 + ... < 2 T tokens, for keys and for values.
+    assert sum(moved) < 2 * 2 * 3000
+
+
+def test_space_taken_never_exceeds_the_capacity():
+    cache, (k, v) = make(capacity=5), tokens(1)
+    for _ in range(5):
+        cache.append(k, v)
+    assert cache._k.shape[2] == 5
+
+
+def test_beyond_the_capacity_is_refused_and_changes_nothing():
+    cache = make(capacity=5)
+    k, v = tokens(4)
+    cache.append(k, v)
+    with pytest.raises(ValueError, match=r"cache: got 4 \+ 2 tokens, needs at most .* 5"):
+        cache.append(*tokens(2))
+    assert cache.length == 4
+    k_all, _ = cache.append(*tokens(1, seed=1))
+    assert torch.equal(k_all[:, :4], k)
+
+
+@pytest.mark.parametrize(
+    "k_shape, v_shape, message",
+    [
+        ((2, 1, 3, 5), (2, 1, 3, 5), r"k: got \[2, 1, 3, 5\]"),
+        ((1, 1, 3, 4), (1, 1, 3, 5), r"k: got \[1, 1, 3, 4\]"),
+        ((2, 3, 4), (2, 3, 5), r"k: got \[2, 3, 4\]"),
+        ((2, 1, 3, 4), (2, 1, 2, 5), r"v: got \[2, 1, 2, 5\]"),
+        ((2, 1, 3, 4), (2, 2, 3, 5), "v: got 2 tokens, needs k's 1"),
+    ],
+)
+def test_a_wrong_shape_is_named_and_changes_nothing(k_shape, v_shape, message):
+    cache = make()
+    with pytest.raises(ValueError, match=message):
+        cache.append(torch.zeros(k_shape), torch.zeros(v_shape))
+    assert cache.length == 0
+
+
+@pytest.mark.parametrize("name", ["batch", "capacity"])
+def test_sizes_below_one_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name}: got 0"):
+        make(**{name: 0})
+
+
+def test_reorder_selects_sequences_and_may_change_their_number():
+    cache, (k, v) = make(), tokens(3)
+    cache.append(k, v)
+    index = torch.tensor([1, 0, 1])
+    cache.reorder(index)
+    more_k, more_v = tokens(1, batch=3)
+    k_all, v_all = cache.append(more_k, more_v)
+    assert torch.equal(k_all, torch.cat([k[index], more_k], dim=1))
+    assert torch.equal(v_all, torch.cat([v[index], more_v], dim=1))
+
+
+def test_a_copy_and_its_original_live_apart():
+    cache, (k, v) = make(), tokens(3)
+    cache.append(k, v)
+    twin = cache.copy()
+    first, second = tokens(1, seed=1), tokens(1, seed=2)
+    for _ in range(20):
+        kept = cache.append(*first)
+        other = twin.append(*second)
+    assert torch.equal(kept[0], torch.cat([k, *[first[0]] * 20], dim=1))
+    assert torch.equal(other[1], torch.cat([v, *[second[1]] * 20], dim=1))
+    assert twin.capacity == cache.capacity
+
+
+def test_keys_are_kept_in_the_dtype_of_the_cache():
+    cache = make(dtype=torch.bfloat16)
+    k, v = tokens(3)
+    k_all, _ = cache.append(k, v)
+    assert torch.equal(k_all, k.bfloat16())
+
+
+def test_a_backward_pass_is_right_or_refused_never_wrong():
+    cache, (k, v) = make(), tokens(2)
+    k.requires_grad_()
+    cache.append(k, v)
+    held, _ = cache.append(*tokens(1))  # room for four: the next token is written in place
+    loss = held.square().sum()
+    assert torch.equal(*torch.autograd.grad(loss, k, retain_graph=True), 2 * k)
+    cache.append(*tokens(1))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_model_cache_is_its_layers():
+    cache = Cache([make(), make()])
+    for layer in cache:
+        layer.append(*tokens(3))
+    assert len(cache) == 2
+    assert cache.length == 3
+    assert cache.bytes == cache[0].bytes + cache[1].bytes
+    twin = cache.copy()
+    twin.reorder(torch.tensor([0]))
+    twin[0].append(*tokens(1, batch=1))
+    assert (cache.length, twin.length) == (3, 4)
+    assert twin[1].bytes == cache[1].bytes // 2
+
+
+def test_a_cache_without_layers_is_refused():
+    with pytest.raises(ValueError, match="layers: got none"):
+        Cache([])
