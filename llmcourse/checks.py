@@ -44,6 +44,8 @@ TOLERANCE = {
 }
 DEEPEST = 16  # of nested lists and dicts that still count as data
 SHOWN = 24  # numbers of a tensor; of a larger one the row where it goes wrong
+AXES = {"B": "sequence of the batch", "T": "position", "H": "head"}
+ROW = 6  # numbers shown of such a row
 LONGEST = 2000  # characters of a learner's own output that a visible check shows back
 
 _hidden: contextvars.ContextVar[bool] = contextvars.ContextVar("hidden", default=False)
@@ -516,7 +518,11 @@ def _check_finite(it: _Check, path: str, got: torch.Tensor, want: torch.Tensor) 
     bad = ~torch.isfinite(got) & torch.isfinite(want) | torch.isnan(got)
     if bad.any():
         kind = "NaN" if torch.isnan(got[bad]).any() else "infinite"
-        hint = "inf - inf, 0/0 or exp of a large number?" if kind == "NaN" else "divided by 0?"
+        hint = (
+            "0/0, exp of a large number, or softmax of nothing but -inf?"
+            if kind == "NaN"
+            else "divided by 0?"
+        )
         first = _first(it, bad)
         count = f"{int(bad.sum())} of {bad.numel()} entries"
         problem = f"{_at(path)}{count} {kind}, first at {_place(it, first)}"
@@ -759,11 +765,14 @@ def _shown(it: _Check, got: Any, want: Any) -> str:
 
 
 def _both(got: Any, want: Any, index: list[int] | None = None) -> str:
-    """Expected and got; of a large tensor the row (along the last axis) where it goes wrong."""
+    """Expected and got; of a large tensor a few numbers of the row where it goes wrong."""
     where = ""
     if index is not None and want.numel() > SHOWN:
-        where = f"at {[*index[:-1], ':']}".replace("'", "") + " "
-        got, want = got[tuple(index[:-1])], want[tuple(index[:-1])]
+        start = max(0, min(index[-1] - 1, want.shape[-1] - ROW))
+        stop = min(start + ROW, want.shape[-1])
+        row = (*index[:-1], slice(start, stop))
+        where = f"at [{''.join(f'{i}, ' for i in index[:-1])}{start}:{stop}] "
+        got, want = got[row], want[row]
     return f"expected {where} {_show(want)}\ngot      {' ' * len(where)} {_show(got)}"
 
 
@@ -771,7 +780,11 @@ def _show(value: Any) -> str:
     """A value in at most some ten lines."""
     if isinstance(value, torch.Tensor):
         numbers = value.detach().to(torch.float64 if value.is_floating_point() else value.dtype)
-        text = np.array2string(numbers.numpy(), precision=4, threshold=SHOWN, edgeitems=3)
+        text = np.array2string(
+            numbers.numpy(), precision=5, suppress_small=True, threshold=SHOWN, edgeitems=2
+        )
+    elif isinstance(value, np.ndarray):
+        text = np.array2string(value, precision=5, threshold=SHOWN, edgeitems=2)
     else:
         text = repr(_map(lambda x: x.tolist() if x.numel() <= SHOWN else "tensor", value))
     text = text if len(text) <= 600 else f"{text[:600]} ..."
@@ -926,12 +939,13 @@ def _part(it: _Check, wrong: torch.Tensor) -> str:
     for axis, letter in enumerate(it.axes):
         if wrong.shape[axis] < 2:
             continue
+        what = AXES.get(letter, f"index along {letter}")
         bad = wrong.movedim(axis, 0).flatten(1).any(1)
         right, last = (~bad).nonzero().flatten().tolist(), len(bad) - 1
-        if right == list(range(last)):
-            return f"only the last along {letter} is wrong"
-        if right and right == list(range(1, last + 1)):
-            return f"only the first along {letter} is wrong"
         if right == [0]:
-            return f"the first along {letter} is right, the others are not"
+            return f"the first {what} is right, the others are not"
+        if right == list(range(last)):
+            return f"only the last {what} is wrong"
+        if right == list(range(1, last + 1)):
+            return f"only the first {what} is wrong"
     return ""

@@ -91,7 +91,7 @@ def english() -> str:
 
 
 def our_text() -> str:
-    """Return about 22 kB of plain English prose, a story, written for this course; it never changes."""
+    """Return a story of about 22 kB in plain English, written for this course and fixed."""
     folder = resources.files("llmcourse") / "texts"
     files = sorted(
         (f for f in folder.iterdir() if f.name.endswith(".txt")), key=lambda f: f.name
@@ -261,7 +261,7 @@ def batches(
 
 
 def _row(ids: Sequence[int] | Tensor) -> Tensor:
-    tokens = torch.as_tensor(ids)
+    tokens = torch.as_tensor(ids) if len(ids) else torch.zeros(0, dtype=torch.int64)
     if tokens.ndim != 1 or tokens.is_floating_point() or tokens.is_complex():
         raise ValueError(
             f"ids: got {tokens.dtype} of shape {tuple(tokens.shape)}, need one row of integers"

@@ -164,32 +164,29 @@ def _with_answers(new: Path, mine: Path, base: Path) -> tuple[bytes, int]:
     if new.suffix != ".ipynb" or not written:
         return new.read_bytes(), 0
     notebook = json.loads(new.read_text(encoding="utf-8"))
-    old, fresh = _by_key(base) or _by_key(new), _by_key(new)
-    count, after = 0, None
+    cells, old = notebook["cells"], _by_key(base) or _by_key(new)
+    given = [_text(c) for c in [*old.values(), *cells]]
+    count = place = 0
     for cell in written:
-        key = _key(cell)
-        target = fresh.get(key) if key else None
-        if target is None:
-            if key not in old:
-                _insert(notebook["cells"], cell, after)
-                after, count = cell.get("id"), count + 1
-            continue
-        after = key
-        if _grading(target).get("solution") and _text(cell) != _text(
-            old.get(key or "", target)
-        ):
-            place = next(c for c in notebook["cells"] if _key(c) == key)
-            place["source"], count = cell["source"], count + 1
-    return (
-        json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    ).encode(), count
+        key = _key(cell) or ""
+        at = next((i for i, c in enumerate(cells) if _key(c) == key), None)
+        if at is not None:
+            place = at + 1
+            if _grading(cells[at]).get("solution") and _text(cell) != _text(
+                old.get(key, cells[at])
+            ):
+                cells[at]["source"], count = cell["source"], count + 1
+        elif key not in old and _text(cell) not in given:
+            cells.insert(place, _own(cell, count))
+            count, place = count + 1, place + 1
+    text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    return text.encode(), count
 
 
-def _insert(cells: list[Cell], cell: Cell, after: str | None) -> None:
-    """Put a learner's own cell behind the cell it stood behind."""
-    clean = cell | ({"outputs": [], "execution_count": None} if "outputs" in cell else {})
-    at = next((i for i, c in enumerate(cells) if after and _key(c) == after), -1)
-    cells.insert(at + 1, clean)
+def _own(cell: Cell, number: int) -> Cell:
+    """Return a cell that the learner added, as it goes into another notebook."""
+    new = {"id": f"own-{number}", "metadata": {}} | cell
+    return new | ({"outputs": [], "execution_count": None} if "outputs" in cell else {})
 
 
 def _changes(base: Path, new: Path) -> Iterator[str]:

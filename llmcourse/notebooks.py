@@ -18,8 +18,9 @@ from typing import Any
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
-# nbgrader locks a release's cells by `deletable` and `editable`; mystnb steers figures.
-CELL_METADATA = ("deletable", "editable", "mystnb", "nbgrader", "tags")
+# nbgrader locks a release's cells by `deletable` and `editable`; mystnb steers figures; jupyter
+# folds the code of a cell.
+CELL_METADATA = ("deletable", "editable", "jupyter", "mystnb", "nbgrader", "tags")
 KEPT = "nbval-check-output"
 ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 SKIPPED = {"_build", "node_modules", "site-packages"}

@@ -161,7 +161,8 @@ def learn_merges(words: Counter[bytes], num_merges: int) -> Iterator[Pair]:
             counts[after] = counts.get(after, 0) + times[i]
             come.add(after)
         for after in come:
-            heapq.heappush(heap, (-counts[after], after))
+            if counts[after] > 0:
+                heapq.heappush(heap, (-counts[after], after))
         yield pair
         new += 1
 

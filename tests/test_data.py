@@ -65,7 +65,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="cannot be read: No such file .*gone"):
+    with pytest.raises(FileNotFoundError, match=r"cannot be read: No such file .*gone"):
         read_text(tmp_path / "gone")
     with pytest.raises(IsADirectoryError, match="cannot be read: Is a directory"):
         read_text(tmp_path)
@@ -97,7 +97,7 @@ def read(text: str) -> tuple[dict[str, list[str]], dict[str, int], list[str]]:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_answers_are_what_the_text_says_last(facts, updates, distance, seed):
     entry = diary(facts, updates, distance, seed=seed)
-    cities, said, other = read(entry.text)
+    cities, said, _ = read(entry.text)
     asked = [
         re.fullmatch(r"Where does (\w+) live\?", question).group(1)
         for question in entry.questions
@@ -111,7 +111,7 @@ def test_the_answers_are_what_the_text_says_last(facts, updates, distance, seed)
 
 def test_the_knobs_of_the_diary_are_exact():
     entry = diary(5, 7, 3, seed=0)
-    cities, said, other = read(entry.text)
+    cities, _, other = read(entry.text)
     assert len(cities) == len(entry.questions) == 5
     assert sum(map(len, entry.former)) == 7
     assert len(other) == min(entry.distances) == 3

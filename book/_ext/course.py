@@ -31,13 +31,16 @@ def document(chapter: dict[str, str]) -> str:
 class ChapterDirective(SphinxDirective):
     """What both directives share: the list, and a title that links where there is a page."""
 
-    def title(self, chapter: dict[str, str]) -> list[nodes.Node]:
-        strong = nodes.strong("", chapter["title"])
-        if document(chapter) not in self.env.found_docs:
-            return [strong, nodes.Text(" "), nodes.emphasis("", "(not written yet)")]
-        link = addnodes.pending_xref(
+    def written(self, chapter: dict[str, str]) -> bool:
+        return document(chapter) in self.env.found_docs
+
+    def title(self, chapter: dict[str, str]) -> nodes.Node:
+        title = nodes.strong("", chapter["title"])
+        if not self.written(chapter):
+            return title
+        return addnodes.pending_xref(
             "",
-            strong,
+            title,
             refdomain="std",
             reftype="doc",
             reftarget="/" + document(chapter),
@@ -45,7 +48,6 @@ class ChapterDirective(SphinxDirective):
             refexplicit=True,
             refwarn=True,
         )
-        return [link]
 
 
 class NextChapter(ChapterDirective):
@@ -62,8 +64,11 @@ class NextChapter(ChapterDirective):
             box += nodes.paragraph("", "This is the last chapter.")
             return [box]
         following = listed[number]
-        label = nodes.inline("", f"Chapter {int(following['number'])}: ")
-        box += nodes.paragraph("", "", label, *self.title(following))
+        line = nodes.paragraph("", f"Next, chapter {int(following['number'])}: ")
+        line += self.title(following)
+        if not self.written(following):
+            line += nodes.Text(" (not written yet)")
+        box += line
         box += nodes.paragraph("", following["question"])
         return [box]
 
@@ -83,12 +88,13 @@ class CourseMap(ChapterDirective):
             for chapter in [first, *rest]:
                 listing += self.row(chapter)
             box += listing
+        if not all(self.written(chapter) for chapter in chapters()):
+            box += nodes.paragraph("", "A chapter without a link is not written yet.")
         return [box]
 
     def row(self, chapter: dict[str, str]) -> nodes.list_item:
-        written = document(chapter) in self.env.found_docs
-        item = nodes.list_item("", classes=["written" if written else "unwritten"])
-        item += nodes.paragraph("", "", *self.title(chapter))
+        item = nodes.list_item("", classes=[] if self.written(chapter) else ["unwritten"])
+        item += nodes.paragraph("", "", self.title(chapter))
         item += nodes.paragraph("", chapter["question"])
         return item
 

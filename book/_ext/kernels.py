@@ -1,4 +1,4 @@
-"""Notebook kernels with a profile of their own, so that pages do not depend on whose machine it is.
+"""Notebook kernels with a profile of their own: pages do not depend on whose machine it is.
 
 A reader's IPython start-up files stay out of the pages, and the console shows no warning about
 a local connection that is like any other notebook's.

@@ -27,12 +27,13 @@ FOLDER = Path("_build") / "demo_class"
 
 @dataclass(frozen=True)
 class Handed:
-    """One submission: who, what, and the points each graded cell deserves."""
+    """One submission: who, what, and the points each graded cell is worth and deserves."""
 
     learner: str
     assignment: Assignment
     work: str
     notebook: zoo.Notebook
+    points: dict[str, float]
     deserves: dict[str, float]
 
 
@@ -42,6 +43,8 @@ def run(root: Path) -> int:
     todo = assignments(root / "solutions")
     if not todo:
         raise CourseError("no assignments in solutions/: there is nothing to grade")
+    for one in todo:
+        _chosen(root, one)  # before the long work, not after
     api = _set_up(root, course)
     _each("releasing", todo, lambda one: _release(api, one))
     class_work = [work for one in todo for work in _class_work(root, course, one)]
@@ -79,20 +82,24 @@ def _release(api: Any, one: Assignment) -> None:
     stock.must(api.release_assignment(one.name), f"releasing {one.name}")
 
 
-def _class_work(root: Path, course: Path, one: Assignment) -> list[Handed]:
-    """Return what each learner hands in: two right ways, three mistakes, one untouched."""
-    source = zoo.read_notebook(one.notebook(course / "solutions"))
-    release = zoo.read_notebook(one.notebook(course / "exercises"))
-    points = {i["grade_id"]: float(i["points"]) for i in map(zoo.grade_info, source["cells"])
-              if i.get("grade") and not i.get("solution")}  # fmt: skip
+def _chosen(root: Path, one: Assignment) -> list[zoo.Entry | None]:
+    """Return two right ways and three mistakes from the zoo, and None: left untouched."""
     entries = zoo.entries(root / "tests" / "exercises" / "zoo" / one.name)
     right = [e for e in entries if e.right]
     wrong = [e for e in entries if not e.right]
     if len(right) < 2 or len(wrong) < 3:
         raise CourseError(f"the zoo of {one.name} has fewer than 2 right and 3 wrong answers")
-    chosen = [*right[:2], wrong[0], wrong[len(wrong) // 2], wrong[-1], None]
+    return [*right[:2], wrong[0], wrong[len(wrong) // 2], wrong[-1], None]
+
+
+def _class_work(root: Path, course: Path, one: Assignment) -> list[Handed]:
+    """Return what each learner hands in, and what it deserves."""
+    source = zoo.read_notebook(one.notebook(course / "solutions"))
+    release = zoo.read_notebook(one.notebook(course / "exercises"))
+    points = {i["grade_id"]: float(i["points"]) for i in map(zoo.grade_info, source["cells"])
+              if i.get("grade") and not i.get("solution")}  # fmt: skip
     work = []
-    for number, entry in enumerate(chosen):
+    for number, entry in enumerate(_chosen(root, one)):
         notebook = zoo.submission(release, source, entry) if entry else release
         _drop_markers(notebook)
         fails = entry.fails if entry else points.keys()
@@ -100,7 +107,7 @@ def _class_work(root: Path, course: Path, one: Assignment) -> list[Handed]:
         # Turned by one with every assignment, so that nobody is right or wrong in all.
         learner = f"learner-{(number + int(one.number)) % LEARNERS + 1}"
         name = entry.name if entry else "untouched"
-        work.append(Handed(learner, one, name, notebook, deserves))
+        work.append(Handed(learner, one, name, notebook, points, deserves))
     return work
 
 
@@ -128,27 +135,14 @@ def _hand_in(api: Any, course: Path, work: Handed) -> None:
         submit.start()
 
 
-_api: Any = None
-
-
-def _start_worker(course: Path) -> None:
-    global _api
-    _api = stock.api(course)
-
-
-def _autograde_one(names: tuple[str, str]) -> None:
-    learner, assignment = names
-    stock.must(_api.autograde(assignment, learner), f"autograding {assignment} of {learner}")
-
-
 def _autograde(course: Path, class_work: list[Handed]) -> None:
-    """Run every submission; two at a time where there are two cores."""
+    """Run every submission, as many at a time as there are cores, at most four."""
     names = [(w.learner, w.assignment.name) for w in class_work]
     workers = min(4, os.cpu_count() or 1)
     with ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=_start_worker, initargs=(course,)
+        workers, get_context("spawn"), initializer=stock.start_worker, initargs=(course,)
     ) as pool:
-        done = pool.map(_autograde_one, names)
+        done = pool.map(stock.autograde, names)
         for _ in tqdm(done, desc="autograding", total=len(names), unit="", ncols=80):
             pass
 
@@ -191,13 +185,14 @@ def _mismatches(class_work: list[Handed], scores: Scores) -> list[str]:
 
 
 def _table(class_work: list[Handed], scores: Scores) -> str:
-    """Return learner x assignment: points got, of how many, and the work that earned them."""
+    """Return learner x assignment: points got, of how many, for which work."""
     rows: dict[str, dict[str, str]] = {}
     for work in class_work:
         got = sum(scores[work.learner, work.assignment.name].values())
         due = sum(work.deserves.values())
-        text = f"{got:g}" if got == due else f"{got:g} instead of {due:g}"
-        rows.setdefault(work.learner, {})[work.assignment.name] = f"{text} ({work.work})"
+        of = sum(work.points.values())
+        text = f"{got:g}/{of:g} {work.work}" + ("" if got == due else f" (deserves {due:g})")
+        rows.setdefault(work.learner, {})[work.assignment.name] = text
     names = sorted({w.assignment.name for w in class_work})
     width = {n: max(len(n), *(len(row[n]) for row in rows.values())) for n in names}
     lines = ["", " " * 11 + "  ".join(f"{n:<{width[n]}}" for n in names).rstrip()]

@@ -156,7 +156,7 @@ def pieces(secret: Secret, public: str) -> list[str]:
 
 def _runs(lines: tuple[str, ...], least: int) -> Iterator[str]:
     """Yield, from each line on, the shortest long enough run of `least` lines or more."""
-    enough = SHORTEST if least == 1 else 3 * SHORTEST
+    enough = SHORTEST if least == 1 else 2 * SHORTEST
     for start in range(len(lines)):
         for end in range(start + least, len(lines) + 1):
             if len(text := "".join(lines[start:end])) >= enough:
@@ -186,9 +186,15 @@ def scan(files: Iterable[Path], hidden: list[Secret], public: str, own: str = ""
         leaks += [
             Leak(file, "a marker that should be gone", line.strip())
             for line in lines
-            if is_marker(line) and squeeze(_untag(html.unescape(line))) not in own
+            if is_marker(line) and not _typed(line, own)
         ]
     return leaks
+
+
+def _typed(line: str, own: str) -> bool:
+    """Say whether a line of a page is one that its reader typed."""
+    plain = squeeze(_untag(html.unescape(line)))
+    return bool(plain) and plain in own
 
 
 MARKERS = ("HIDDEN TESTS", "SOLUTION", "MARK SCHEME")

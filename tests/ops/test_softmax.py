@@ -154,6 +154,8 @@ def test_huge_scores_stay_finite_with_finite_gradients(size):
     q, k, v = (x.detach().float().requires_grad_() for x in make())
     out = softmax.parallel(q * size, k, v)
     assert out.isfinite().all()
+    future = softmax.weights(q * size, k).triu(1)
+    assert torch.equal(future, torch.zeros_like(future))  # no score outweighs the mask
     for grad in torch.autograd.grad(out.sum(), (q, k, v)):
         assert grad.isfinite().all()
 

@@ -1,0 +1,333 @@
+"""The memory rules against public peers: time, memory, and how far from what the machine can
+do.
+
+python benchmarks/kernels.py measure, write results/kernels.json, draw the plots python
+benchmarks/kernels.py --quick a small run that writes nothing
+
+Everything that is compared is called in turn in one process (measure.interleaved), on the same
+tensors. Peers: transformers' PyTorch forms of Kimi Linear (KDA) and Qwen3-Next (gated delta
+rule); with a CUDA device also flash-linear-attention's Triton kernels, where `fla` is
+installed. Floors: the matrix products that ours does over the measured rate of a large matrix
+product, and the bytes of its arguments and results over the measured bandwidth of a copy.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+from tqdm import tqdm
+
+from llmcourse import measure, plots
+from llmcourse.ops import delta, gated_delta, kda, linear, softmax
+
+RESULTS = Path(__file__).parent / "results"
+SEED = 0
+HEADLINE = {"T": 2048, "H": 4, "K": 128, "C": 64}
+Row = dict[str, Any]
+Form = Callable[..., Any]
+
+
+def inputs(T: int, H: int, K: int, device: str) -> dict[str, Tensor]:
+    """Arguments of all rules for one sequence, V = K; both shapes of gate under their own
+    names.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+
+    def normal() -> Tensor:
+        return torch.randn(1, T, H, K, generator=generator)
+
+    x = {"q": F.normalize(normal(), dim=-1), "k": F.normalize(normal(), dim=-1), "v": normal()}
+    x["g"] = -torch.rand(1, T, H, K, generator=generator)
+    x["g_head"] = -torch.rand(1, T, H, generator=generator)
+    x["beta"] = torch.rand(1, T, H, generator=generator)
+    return {name: y.to(device) for name, y in x.items()}
+
+
+def ours(C: int) -> dict[str, tuple[Form, str]]:
+    """Our forms by name, each with the names of its arguments."""
+    return {
+        "softmax chunked": (softmax.chunked, "q k v"),
+        "linear chunked": (lambda *a: linear.chunked(*a, chunk_size=C), "q k v"),
+        "delta chunked": (lambda *a: delta.chunked(*a, chunk_size=C), "q k v beta"),
+        "gated_delta chunked": (
+            lambda *a: gated_delta.chunked(*a, chunk_size=C),
+            "q k v g_head beta",
+        ),
+        "kda chunked": (lambda *a: kda.chunked(*a, chunk_size=C), "q k v g beta"),
+        "kda recurrent": (kda.recurrent, "q k v g beta"),
+    }
+
+
+def peers(device: str) -> dict[str, tuple[Form, str]]:
+    """Public forms by name, each with the names of its arguments."""
+    from transformers.models.kimi_linear import modeling_kimi_linear as kimi
+    from transformers.models.qwen3_next import modeling_qwen3_next as qwen
+
+    found: dict[str, tuple[Form, str]] = {
+        "transformers kda chunked": (
+            lambda *a: kimi.chunk_kimi_delta_attention(*a, output_final_state=True),
+            "q k v g beta",
+        ),
+        "transformers kda recurrent": (
+            lambda *a: kimi.recurrent_kimi_delta_attention(
+                *a, initial_state=None, output_final_state=True
+            ),
+            "q k v g beta",
+        ),
+        "transformers gated_delta chunked": (
+            lambda *a: qwen.torch_chunk_gated_delta_rule(*a, output_final_state=True),
+            "q k v g_head beta",
+        ),
+    }
+    if device == "cuda":
+        try:
+            from fla.ops.kda import chunk_kda
+        except ImportError:
+            print(
+                "fla is not installed: its Triton kernels are left out (pip install flash-linear-attention)"
+            )
+        else:
+            found["fla kda chunked"] = (
+                lambda *a: chunk_kda(*a, output_final_state=True),
+                "q k v g beta",
+            )
+    return found
+
+
+def forward(form: Form, x: dict[str, Tensor], names: str) -> Callable[[], Any]:
+    """A call of the form, without gradients."""
+
+    def run() -> Any:
+        with torch.no_grad():
+            return form(*(x[n] for n in names.split()))
+
+    return run
+
+
+def forward_backward(form: Form, x: dict[str, Tensor], names: str) -> Callable[[], Any]:
+    """A call of the form, and the gradients of the sum of its output by every argument."""
+
+    def run() -> Any:
+        leaves = [x[n].detach().requires_grad_() for n in names.split()]
+        o = form(*leaves)
+        return torch.autograd.grad((o[0] if isinstance(o, tuple) else o).sum(), leaves)
+
+    return run
+
+
+PASSES = {"forward": forward, "forward+backward": forward_backward}
+
+
+def compare(
+    forms: dict[str, tuple[Form, str]],
+    x: dict[str, Tensor],
+    way: str,
+    repeats: int,
+    **case: int,
+) -> list[Row]:
+    """One row a form: median and least time of interleaved calls, and the most memory held."""
+    tasks = {name: PASSES[way](form, x, names) for name, (form, names) in forms.items()}
+    times = measure.interleaved(tasks, repeats)
+    return [
+        {
+            "form": name,
+            "pass": way,
+            **case,
+            "median_s": statistics.median(times[name]),
+            "least_s": min(times[name]),
+            "peak_bytes": measure.peak_memory(task),
+        }
+        for name, task in tasks.items()
+    ]
+
+
+def floors(name: str, x: dict[str, Tensor], C: int, rates: dict[str, float]) -> list[Row]:
+    """The least time that our form's products and its arguments' bytes allow, a row a pass."""
+    form, names = ours(C)[name]
+    rows = []
+    for way, make in PASSES.items():
+        with FlopCounterMode(display=False) as counter:
+            make(form, x, names)()
+        # arguments in, output out; backward: the same again, and every gradient out
+        size = sum(x[n].nbytes for n in names.split()) + x["v"].nbytes
+        size *= 1 if way == "forward" else 3
+        rows.append(
+            {
+                "form": name,
+                "pass": way,
+                "flops": counter.get_total_flops(),
+                "products_s": counter.get_total_flops() / rates["matmul_flops_per_s"],
+                "bytes_s": size / rates["copy_bytes_per_s"],
+            }
+        )
+    return rows
+
+
+def where(name: str, x: dict[str, Tensor], C: int) -> list[Row]:
+    """Where the time of our form goes: the share of each kind of operation, a row a pass."""
+    form, names = ours(C)[name]
+    kinds = {
+        "matrix products": ("bmm", "addmm", "mm"),
+        "copies": ("copy", "cat", "clone", "fill"),
+    }
+    rows = []
+    for way, make in PASSES.items():
+        task = make(form, x, names)
+        task()
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            for _ in range(5):
+                task()
+        spent = dict.fromkeys([*kinds, "element by element"], 0.0)
+        for event in seen.key_averages():
+            if event.key.startswith("aten::"):
+                words = event.key.removeprefix("aten::")
+                kind = next((k for k, v in kinds.items() if any(w in words for w in v)), None)
+                spent[kind or "element by element"] += event.self_cpu_time_total
+        total = sum(spent.values())
+        rows.append({"form": name, "pass": way} | {k: v / total for k, v in spent.items()})
+    return rows
+
+
+def slope(rows: list[Row], form: str, way: str) -> float:
+    """The slope of log time against log T from 1,024 tokens on, by least squares."""
+    points = [
+        (math.log(r["T"]), math.log(r["median_s"]))
+        for r in rows
+        if r["form"] == form and r["pass"] == way and r["T"] >= 1024
+    ]
+    mean_x, mean_y = (statistics.mean(c) for c in zip(*points, strict=True))
+    covered = sum((a - mean_x) ** 2 for a, _ in points)
+    return sum((a - mean_x) * (b - mean_y) for a, b in points) / covered
+
+
+def run(quick: bool, device: str) -> dict[str, Any]:
+    """Measure everything; returns what results/kernels.json holds."""
+    rates = {
+        "matmul_flops_per_s": measure.matmul_rate(512 if quick else 2048, device=device),
+        "copy_bytes_per_s": measure.bandwidth(2**24 if quick else 2**28, device=device),
+    }
+    head = {"T": 256, "H": 2, "K": 32, "C": 64} if quick else HEADLINE
+    C = head["C"]
+    x = inputs(head["T"], head["H"], head["K"], device)
+    result: dict[str, Any] = {"machine": measure.machine(), "seed": SEED, "rates": rates}
+    lengths = [64, 128] if quick else [256, 512, 1024, 2048, 4096, 8192, 16384]
+    shapes = [] if quick else [(h, k) for h in (1, 4, 16) for k in (64, 128, 256)]
+    sizes = [16, 64] if quick else [16, 32, 64, 128, 256]
+    bar = tqdm(total=1 + len(lengths) + len(shapes) + len(sizes), disable=None)
+    result["headline"] = [
+        row
+        for way in PASSES
+        for row in compare(ours(C) | peers(device), x, way, 3 if quick else 7, **head)
+    ]
+    result["floors"] = [r for n in ours(C) if "chunked" in n for r in floors(n, x, C, rates)]
+    result["where"] = [r for n in ours(C) if "chunked" in n for r in where(n, x, C)]
+    bar.update()
+    chunked = {n: f for n, f in ours(C).items() if "chunked" in n and "softmax" not in n}
+    result["lengths"] = []
+    for T in lengths:
+        y = inputs(T, head["H"], head["K"], device)
+        few = {n: f for n, f in peers(device).items() if T <= 4096 and "chunked" in n}
+        for way in PASSES:
+            case = {"T": T, "H": head["H"], "K": head["K"], "C": C}
+            repeats = 3 if quick or T > 4096 else 5
+            result["lengths"] += compare(chunked, y, way, repeats, **case)
+            result["lengths"] += compare(few, y, way, 1 if T > 1024 else 2, **case)
+        bar.update()
+    result["shapes"] = []
+    for H, K in shapes:
+        y = inputs(1024, H, K, device)
+        for way in PASSES:
+            result["shapes"] += compare(chunked, y, way, 5, T=1024, H=H, K=K, C=C)
+        bar.update()
+    result["chunk_sizes"] = []
+    for size in sizes:
+        forms = {n: f for n, f in ours(size).items() if n in chunked}
+        for way in PASSES:
+            result["chunk_sizes"] += compare(forms, x, way, 5, **head | {"C": size})
+        bar.update()
+    bar.close()
+    result["slopes"] = [
+        {"form": n, "pass": way, "slope": slope(result["lengths"], n, way)}
+        for n in chunked
+        for way in PASSES
+        if not quick
+    ]
+    return result
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print the table of the headline case: times, ratios to ours, memory, distance to the
+    floor.
+    """
+    base = {r["pass"]: r["median_s"] for r in result["headline"] if r["form"] == "kda chunked"}
+    floor = {(r["form"], r["pass"]): r["products_s"] for r in result["floors"]}
+    print(f"{'form':34}{'pass':18}{'ms':>9}{'/ kda':>9}{'MB':>9}{'/ floor':>9}")
+    for r in result["headline"]:
+        least = floor.get((r["form"], r["pass"]))
+        times = f"{r['median_s'] / least:9.1f}" if least else ""
+        ratio = r["median_s"] / base[r["pass"]]
+        print(
+            f"{r['form']:34}{r['pass']:18}{r['median_s'] * 1e3:9.1f}{ratio:9.2f}"
+            f"{r['peak_bytes'] / 1e6:9.1f}{times}"
+        )
+    for r in result["slopes"]:
+        print(f"{r['form']:34}{r['pass']:18} log time / log T, from 1,024: {r['slope']:.2f}")
+
+
+def draw(result: dict[str, Any]) -> None:
+    """results/kernels_{time,memory}.svg: against length, forward and backward, ours and peers.
+    """
+    kinds = {"linear": "linear", "delta": "delta", "gated_delta": "gated", "kda": "kda"}
+    for quantity, label, scale in (
+        ("median_s", "seconds", 1),
+        ("peak_bytes", "megabytes", 1e6),
+    ):
+        fig, ax = plots.figure()
+        for name in dict.fromkeys(r["form"] for r in result["lengths"]):
+            rows = [
+                r
+                for r in result["lengths"]
+                if r["form"] == name and r["pass"] == "forward+backward"
+            ]
+            words = name.split()
+            kind = kinds[words[-2]]
+            theirs = words[0] == "transformers"
+            ax.plot(
+                [r["T"] for r in rows],
+                [r[quantity] / scale for r in rows],
+                color=plots.COLOURS[kind],
+                marker=plots.MARKERS[kind],
+                linestyle=":" if theirs else "-",
+                label=name,
+            )
+        ax.set(
+            xscale="log", yscale="log", xlabel="tokens", ylabel=f"{label}, forward + backward"
+        )
+        ax.legend(fontsize=8)
+        fig.savefig(RESULTS / f"kernels_{quantity.split('_')[0]}.svg", bbox_inches="tight")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a small run that writes nothing")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    result = run(options.quick, options.device)
+    report(result)
+    if not options.quick:
+        draw(result)
+        (RESULTS / "kernels.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+"""Both halves of the parallel block add x."""
+# fails: parallel_block-check
+
+# cell: parallel_block
+def parallel_block(x, params, num_heads):
+    y = layer_norm(x, params["ln_1.weight"], params["ln_1.bias"], EPS)
+    hidden = gelu(y @ params["mlp.c_fc.weight"] + params["mlp.c_fc.bias"])
+    attended = x + causal_self_attention(y, params, num_heads)
+    return attended + x + hidden @ params["mlp.c_proj.weight"] + params["mlp.c_proj.bias"]

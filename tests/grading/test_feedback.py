@@ -1,0 +1,106 @@
+"""Feedback shows work, scores and messages, and nothing that tells of a hidden test."""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from llmcourse.grading.feedback import WITHHELD, FeedbackExporter, HideHidden
+
+SECRET = "hidden_input = checks.rng('sample', 'double').normal(5)"
+SOURCE = f"""checks.check(double, 1.0, expected=2.0)
+### BEGIN HIDDEN TESTS
+with checks.hidden():
+    {SECRET}
+    checks.check(double, hidden_input, expected=lambda x: 2 * x)
+### END HIDDEN TESTS"""
+
+
+def error(ename, evalue, traceback=()):
+    return new_output("error", ename=ename, evalue=evalue, traceback=list(traceback))
+
+
+def printed(text):
+    return new_output("stream", name="stdout", text=text)
+
+
+def hide(*outputs, source=SOURCE, learner=()):
+    """The graded cell and the learner's cell of a notebook as its learner may see them."""
+    graded = new_code_cell(source, outputs=list(outputs))
+    graded.metadata.nbgrader = {"grade": True, "solution": False, "grade_id": "double-check"}
+    own = new_code_cell("double(1)", outputs=list(learner))
+    nb, _ = HideHidden().preprocess(new_notebook(cells=[graded, own]), {})
+    return nb.cells
+
+
+def all_text(cell):
+    return nbformat.writes(new_notebook(cells=[cell]))
+
+
+def test_no_line_of_a_hidden_test_is_shown():
+    cell, _ = hide()
+    assert cell.source == "checks.check(double, 1.0, expected=2.0)"
+
+
+def test_a_checks_message_is_shown_and_its_traceback_is_not():
+    message = "hidden check of double: wrong value\nhint: the sign"
+    cell, _ = hide(error("CheckFailed", message, ["Traceback", SECRET]))
+    assert cell.outputs[0].traceback == [
+        "hidden check of double: wrong value",
+        "hint: the sign",
+    ]
+    assert "hidden_input" not in all_text(cell)
+
+
+def test_what_a_learners_code_prints_or_raises_in_a_hidden_test_is_not_shown():
+    cell, _ = hide(printed(SECRET), error("ValueError", f"seen: {SECRET}", [SECRET]))
+    assert [o.output_type for o in cell.outputs] == ["error"]
+    assert cell.outputs[0].traceback == ["ValueError: the check could not run to its end"]
+    assert "hidden_input" not in all_text(cell)
+
+
+def test_a_missing_function_is_named_where_the_visible_part_calls_it():
+    cell, _ = hide(error("NameError", "name 'double' is not defined"))
+    assert "name 'double' is not defined" in cell.outputs[0].traceback[0]
+
+
+def test_a_name_in_the_hidden_part_is_not():
+    cell, _ = hide(error("NameError", "name 'hidden_input' is not defined"))
+    assert "hidden_input" not in all_text(cell)
+
+
+def test_a_timeout_is_said_in_words():
+    cell, _ = hide(error("CellTimeoutError", ""))
+    assert "took too long" in cell.outputs[0].traceback[0]
+
+
+@pytest.mark.parametrize("broken", ["### END HIDDEN TESTS", "### BEGIN HIDDEN TESTS"])
+def test_a_marker_without_its_partner_shows_too_little_rather_than_a_test(broken):
+    cell, _ = hide(source=SOURCE.replace(broken, "### END HIDEN TESTS"))
+    if "BEGIN" not in broken:
+        assert "hidden_input" not in cell.source
+
+
+@pytest.mark.parametrize("text", [SECRET, f"\x1b[31m{SECRET}\x1b[0m", repr([SOURCE])])
+def test_a_learners_own_output_with_a_line_of_a_hidden_test_is_withheld(text):
+    _, own = hide(learner=[printed(text)])
+    assert own.outputs[0].text == WITHHELD
+
+
+def test_the_value_of_a_learners_cell_is_withheld_too():
+    shown = new_output("execute_result", data={"text/plain": repr(SOURCE)})
+    _, own = hide(learner=[shown])
+    assert "hidden_input" not in all_text(own)
+
+
+def test_a_learners_other_output_stays():
+    _, own = hide(learner=[printed("2.0\n")])
+    assert own.outputs[0].text == "2.0\n"
+
+
+def test_the_page_loads_nothing_from_elsewhere():
+    nb = new_notebook(cells=[new_markdown_cell("$x^2$")])
+    page, _ = FeedbackExporter(template_name="classic").from_notebook_node(nb)
+    assert "x^2" in page
+    loads = [w for w in ("src=", "href=", "url(", "from ") for q in ("", "'", '"')
+             if f"{w}{q}http" in page or f"{w}{q}//" in page]  # fmt: skip
+    assert loads == []

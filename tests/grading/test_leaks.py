@@ -1,0 +1,228 @@
+"""The leak guard finds every kind of planted leak, and nothing where there is none."""
+
+import base64
+import html
+import json
+import textwrap
+
+import pytest
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from llmcourse.grading import leaks
+
+ANSWER = "    secret_of_double = x * 2\n    return secret_of_double.clone()"
+TEST = "    checks.check(double, hidden_input_double, expected=lambda x: 2 * x)"
+PAIR = '    hidden_input_double = checks.rng("sample", "double").normal(5)'
+
+
+def edit(course, change, name="exercises"):
+    path = course / name / "04_sample" / "sample.ipynb"
+    book = json.loads(path.read_text())
+    change({c["id"]: c for c in book["cells"]}, book)
+    path.write_text(json.dumps(book, indent=1, sort_keys=True) + "\n")
+
+
+def whats(found):
+    return " ".join(leak.what for leak in found)
+
+
+def test_a_clean_release_has_no_leak(released):
+    assert leaks.check(released) == []
+
+
+def put_in_text(cells, book):
+    cells["title"]["source"] = f"A hint:\n```python\n{ANSWER}\n```"
+
+
+def put_in_code(cells, book):
+    cells["double"]["source"] += "\n" + ANSWER
+
+
+def put_in_metadata(cells, book):
+    book["metadata"]["draft"] = {"old": [ANSWER]}
+
+
+def put_in_attachment(cells, book):
+    cells["title"]["attachments"] = {"a.txt": {"text/plain": ANSWER}}
+
+
+def put_in_output(cells, book):
+    cells["imports"]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": ANSWER}]
+
+
+def put_reindented(cells, book):
+    cells["title"]["source"] = textwrap.dedent(ANSWER).replace("\n", "\n\t  \n")
+
+
+def put_on_one_line(cells, book):
+    cells["title"]["source"] = " ".join(ANSWER.split())
+
+
+PLANTS = [put_in_text, put_in_code, put_in_metadata, put_in_attachment, put_in_output,
+          put_reindented, put_on_one_line]  # fmt: skip
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda p: p.__name__)
+def test_a_solution_anywhere_in_a_release_is_found(released, plant):
+    edit(released, plant)
+    assert "solution in 04_sample, cell double" in whats(leaks.check(released))
+
+
+def test_a_hidden_test_in_a_release_is_found(released):
+    def plant(cells, book):
+        cells["double-check"]["source"] += "\nif True:\n" + TEST
+
+    edit(released, plant)
+    assert "hidden test in 04_sample, cell double-check" in whats(leaks.check(released))
+
+
+def test_a_file_beside_the_notebook_is_read_too(released):
+    (released / "exercises" / "04_sample" / "sample.md").write_text(f"notes\n{ANSWER}\n")
+    assert "solution" in whats(leaks.check(released))
+
+
+def page(code):
+    return f"<html><body>{highlight(code, PythonLexer(), HtmlFormatter())}</body></html>"
+
+
+SITE = {
+    "highlighted.html": page(TEST),
+    "escaped.html": f"<pre>{html.escape(PAIR)}</pre>",
+    "numeric.html": f"<pre>{PAIR.replace(chr(34), '&#34;')}</pre>",
+    "escaped_twice.html": f"<div data-x='{html.escape(html.escape(PAIR))}'></div>",
+    "attribute.html": f"<button data-clipboard-text='{html.escape(PAIR)}'>copy</button>",
+    "single_quotes.html": f"<pre>{PAIR.replace(chr(34), chr(39))}</pre>",
+    "index.js": f"Search.setIndex({json.dumps({'x': PAIR})})",
+    "unicode.js": "var x = " + json.dumps(PAIR).replace("(", "\\u0028"),
+    "comment.html": f"<!-- {PAIR} -->",
+    "lines.html": "".join(f"<tr><td>{c}</td></tr>" for c in PAIR),
+}
+
+
+@pytest.mark.parametrize("name", SITE)
+def test_a_hidden_test_in_the_site_is_found_through_escapes(released, name):
+    site = released / "_build" / "html" / "book"
+    site.mkdir(parents=True)
+    (site / name).write_text(SITE[name])
+    assert "hidden test in 04_sample, cell double-check" in whats(leaks.check(released))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "### BEGIN HIDDEN TESTS",
+        "### END SOLUTION",
+        "    ### BEGN HIDDEN TESTS",
+        "### BEGIN HIDEN TEST",
+        "# begin hidden tests",
+        "###BEGIN_HIDDEN_TESTS",
+        "### BEGINHIDDENTESTS",
+        "### End of solution",
+        "### END SOLUTIONS",
+        "# -- BEGIN MARK SCHEME --",
+        "<!-- begin solution -->",
+        "x = 1  ### BEGIN SOLUTION",
+    ],
+)
+def test_a_marker_and_its_near_misses_are_found(released, line):
+    edit(released, lambda cells, book: cells["imports"].update(source=f"import torch\n{line}"))
+    assert "marker" in whats(leaks.check(released))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# the end of the sentence",
+        "# YOUR CODE HERE",
+        "## Solution in words",
+        "# Begin with the smallest case",
+        "# end of the hidden state",
+        "A hidden test ends the solution.",
+        "# tests",
+        "solution = begin + end",
+    ],
+)
+def test_ordinary_lines_are_no_markers(line):
+    assert not leaks.is_marker(line)
+
+
+def test_what_the_package_shows_may_be_shared(released):
+    (released / "llmcourse" / "double.py").write_text(f"def double(x):\n{ANSWER}\n")
+    edit(released, put_in_text)
+    assert leaks.check(released) == []
+
+
+def test_lines_that_visible_and_hidden_tests_share_are_no_leak(course, released):
+    line = "inputs = torch.arange(12.0).reshape(3, 4) / 7\n"
+
+    def plant(cells, book):
+        source = cells["double-check"]["source"]
+        cells["double-check"]["source"] = line + source.replace(
+            "    hidden_input", f"    {line}    hidden_input"
+        )
+
+    edit(released, plant, "solutions")
+    edit(released, lambda cells, book: cells["double-check"].update(source=line))
+    assert leaks.check(released) == []
+
+
+def test_a_whole_answer_in_another_cell_is_found_though_its_author_put_it_there(released):
+    long = "\n".join(f"    partial_result_{i} = x * {i} + {i}" for i in range(3))
+
+    def plant(cells, book):
+        cells["double"]["source"] = cells["double"]["source"].replace(
+            "    secret_of_double", f"{long}\n    secret_of_double", 1
+        )
+        cells["imports"]["source"] += f"\ndef fixture(x):\n{long}\n    return x"
+
+    edit(released, plant, "solutions")
+    source = f"import torch\ndef fixture(x):\n{long}\n    return x"
+    edit(released, lambda cells, book: cells["imports"].update(source=source))
+    assert "solution" in whats(leaks.check(released))
+
+
+@pytest.mark.parametrize("place", ["llmcourse/ops.py", "book/04_sample.md"])
+def test_a_twist_in_the_package_or_the_book_is_found(released, place):
+    twist = "secret_of_triple = x * 3\n    return secret_of_triple.clone()\n"
+    long = "    another_step_of_triple = x + 0\n    one_more_step_of_triple = x + 1\n"
+
+    def plant(cells, book):
+        cells["triple"]["source"] = cells["triple"]["source"].replace("N\n", f"N\n{long}")
+
+    edit(released, plant, "solutions")
+    (released / place).write_text(f"def triple(x):\n{long}    {twist}")
+    assert "holds the twist in 04_sample, cell triple" in whats(leaks.check(released))
+
+
+@pytest.fixture
+def feedback(released):
+    """The folder of one learner's feedback, and the notebook that they handed in."""
+    handed = released / "submitted" / "learner-1" / "04_sample" / "sample.ipynb"
+    handed.parent.mkdir(parents=True)
+    handed.write_text((released / "exercises/04_sample/sample.ipynb").read_text())
+    folder = released / "feedback" / "learner-1" / "04_sample"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_a_hidden_test_in_feedback_is_found(released, feedback):
+    (feedback / "sample.html").write_text(page(f"In [3]: {PAIR}"))
+    assert "hidden test" in whats(leaks.check(released))
+
+
+def test_a_learner_may_have_the_same_thought(released, feedback):
+    """Their answer may be the instructor's, and their own test the hidden one."""
+    handed = released / "submitted" / "learner-1" / "04_sample" / "sample.ipynb"
+    book = json.loads(handed.read_text())
+    book["cells"][0]["source"] = f"{PAIR}\n### BEGIN SOLUTION"
+    handed.write_text(json.dumps(book))
+    (feedback / "sample.html").write_text(page(f"{PAIR}\n### BEGIN SOLUTION\n{ANSWER}"))
+    assert leaks.check(released) == []
+
+
+def test_an_encoded_picture_is_no_leak(released):
+    noise = base64.b64encode(bytes(range(256)) * 20).decode()
+    (released / "exercises" / "04_sample" / "data.html").write_text(f"<img src='{noise}'>")
+    assert leaks.check(released) == []
