@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,15 +94,22 @@ def decode_seconds(
 ) -> list[float]:
     """Median seconds to get the logits after each of `context_lengths` tokens, batch 1.
 
-    use_cache: the model has read all but the last token before the clock starts, and reads
-    that one; otherwise it reads all of them.
+    use_cache: time single tokens, the last `repeats` of the text, each with all before it in
+    the cache; otherwise time reading the whole text.
     model: called as `model(ids, cache)`; has `new_cache(batch)` and `config.vocab_size`.
     """
     require(min(context_lengths, default=0) >= 1, "context_lengths", "less", "1 or more")
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.vocab_size, (1, max(context_lengths)), generator=generator)
+    times = []
     with torch.no_grad():
-        return [_decode(model, ids[:, :n], use_cache, repeats) for n in context_lengths]
+        for n in context_lengths:
+            text = ids[:, :n]
+            if use_cache:
+                times.append(statistics.median(_steps(model, text, repeats)))
+            else:
+                times.append(seconds(partial(model, text), repeats=repeats))
+    return times
 
 
 def machine() -> dict[str, Any]:
@@ -152,14 +160,21 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
 
 
-def _decode(model: Any, ids: Tensor, use_cache: bool, repeats: int) -> float:
-    if not use_cache:
-        return seconds(lambda: model(ids), repeats=repeats)
-    read = model.new_cache(1)
-    if ids.shape[1] > 1:
-        model(ids[:, :-1], read)
-    caches = [read.copy() for _ in range(repeats + 1)]  # each call adds to its own
-    return seconds(lambda: model(ids[:, -1:], caches.pop()), repeats=repeats)
+def _steps(model: Any, ids: Tensor, repeats: int) -> list[float]:
+    """Times of the last steps of decoding `ids`, at least `repeats`, after one for warmth."""
+    require(repeats >= 1, "repeats", repeats, "at least 1")
+    model(ids[:, :1], model.new_cache(1))
+    first = max(0, ids.shape[1] - repeats)
+    times: list[float] = []
+    while len(times) < repeats:
+        cache = model.new_cache(1)
+        if first:
+            model(ids[:, :first], cache)
+        for t in range(first, ids.shape[1]):
+            start = _now()
+            model(ids[:, t : t + 1], cache)
+            times.append(_now() - start)
+    return times
 
 
 def _now() -> float:

@@ -135,17 +135,19 @@ class Chain:
 
 
 def learn_merges(words: Counter[bytes], num_merges: int) -> Iterator[Pair]:
-    """Yield the pairs to join, most frequent first; merge number n makes symbol 256 + n.
+    """Yield the pairs to join, most frequent first; the nth makes symbol 256 + n.
 
-    A word that occurs 1,000 times is joined once and counted 1,000 times. Counts that have
-    fallen since they went on the heap are found when they come off it, and put back.
+    A word that occurs 1,000 times is joined once and counted 1,000 times.
+    A count that has fallen since it went on the heap is put back corrected.
     """
     symbol = {byte: i for i, byte in enumerate(BYTES)}
     chain = Chain([symbol[byte] for byte in word] for word in words)
     times = [0]
     for word, count in words.items():
         times.extend([count] * (len(word) + 1))
-    counts = {pair: sum(times[i] for i in places) for pair, places in chain.places.items()}
+    counts: Counter[Pair] = Counter()
+    for pair, places in chain.places.items():
+        counts[pair] = sum(times[i] for i in places)
     heap = [(-count, pair) for pair, count in counts.items()]
     heapq.heapify(heap)
     new = 256
@@ -158,7 +160,7 @@ def learn_merges(words: Counter[bytes], num_merges: int) -> Iterator[Pair]:
         come = set()
         for i, before, after in chain.join(pair, new):
             counts[before] -= times[i]
-            counts[after] = counts.get(after, 0) + times[i]
+            counts[after] += times[i]
             come.add(after)
         for after in come:
             if counts[after] > 0:

@@ -3,7 +3,6 @@
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +15,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from llmcourse.data import batches, fingerprint
 from llmcourse.ops.common import require
+from llmcourse.progress import bar as progress_bar
 
 Ids = Sequence[int] | Tensor
 
@@ -102,7 +101,8 @@ def train(
         torch.manual_seed(config.seed)
         if path is not None and path.exists():
             run.load(path)
-        with _at_step_ends() as interrupted, run.bar(progress) as bar:
+        bar = progress_bar(config.steps, what="training", start=run.step, show=progress)
+        with _at_step_ends() as interrupted, bar:
             while run.step < stop:
                 run.advance(validation_ids)
                 bar.set_postfix_str(f"loss {run.history.losses[-1]:.3f}", refresh=False)
@@ -205,17 +205,6 @@ class _Run:
     def _is_time_to_evaluate(self) -> bool:
         every = self.config.evaluate_every or self.config.steps
         return self.step % every == 0 or self.step == self.config.steps
-
-    def bar(self, progress: bool) -> tqdm:
-        return tqdm(
-            total=self.config.steps,
-            initial=self.step,
-            disable=not progress,
-            file=sys.stdout,
-            ncols=80,
-            desc="training",
-            mininterval=0.5,
-        )
 
     def save(self, path: Path) -> None:
         """All or nothing: a crash while writing leaves the file that was there."""

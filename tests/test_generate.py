@@ -116,6 +116,13 @@ def test_top_k_keeps_exactly_k_with_the_lowest_ids_on_ties():
     assert p.nonzero().flatten().tolist() == [0, 1]
 
 
+def test_ties_are_settled_alike_in_a_large_vocabulary():
+    logits = torch.zeros(2, 5000)  # an unstable sort keeps the order of few, not of thousands
+    assert next_token_probabilities(logits, temperature=0)[:, 0].tolist() == [1, 1]
+    p = next_token_probabilities(logits, top_k=7)
+    assert p.nonzero()[:, 1].tolist() == [*range(7), *range(7)]
+
+
 def test_top_k_beyond_the_vocabulary_keeps_all():
     logits = random_logits(5)
     assert torch.equal(

@@ -98,7 +98,7 @@ def test_decoding_reads_what_it_says(use_cache):
     )
     times = measure.decode_seconds(model, [1, 8], use_cache=use_cache, repeats=2)
     assert len(times) == 2 and min(times) > 0
-    one, eight = [(1, 0)] * 3, [(7, 0)] + [(1, 7)] * 3
+    one, eight = [(1, 0)] * 3, [(1, 0), (6, 0), (1, 6), (1, 7)]  # the first is for warmth
     assert read == (one + eight if use_cache else [(1, None)] * 3 + [(8, None)] * 3)
 
 

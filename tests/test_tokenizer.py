@@ -103,6 +103,7 @@ def test_ids_of_unseen_text_are_the_references(text):
 TRAINED: dict[str, tuple] = {}
 
 
+@pytest.mark.slow
 def test_every_assigned_character_is_cut_as_the_reference_cuts_it():
     cut = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     for code in range(0x110000):
@@ -219,6 +220,7 @@ def test_the_counter_sees_quadratic_work():
     assert growth(rescan, LONG_WORDS["one letter"]) > 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LONG_WORDS)
 def test_a_megabyte_in_one_word_is_encoded_and_learnt(name):
     text = LONG_WORDS[name](1_000_000)

@@ -4,10 +4,13 @@ import math
 import os
 import signal
 from dataclasses import replace
+from textwrap import dedent
 
+import nbformat
 import pytest
 import torch
 import torch.nn.functional as F
+from nbclient import NotebookClient
 
 from llmcourse import train as training
 from llmcourse.models import GPT2, GPT2Config
@@ -274,6 +277,20 @@ def test_the_bar_is_on_stdout_with_the_loss_and_the_time_left(capfd):
     out, err = capfd.readouterr()
     assert err == ""
     assert "20/20" in out and "loss " in out and "<" in out
+
+
+def test_in_a_notebook_the_bar_is_one_line_that_changes():
+    code = """
+        from llmcourse.progress import bar
+        with bar(3, what="steps") as b:
+            for _ in range(3):
+                b.update()
+                b.refresh()
+    """
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(dedent(code))])
+    NotebookClient(notebook, kernel_name="python3").execute()
+    (output,) = notebook.cells[0].outputs
+    assert output.output_type == "display_data" and "3/3" in output.data["text/plain"]
 
 
 def test_silence_when_asked(capfd):

@@ -6,7 +6,7 @@
   function mark() {
     for (const box of document.querySelectorAll(boxes)) {
       const scrolls = box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "visible";
-      if (scrolls && !box.hasAttribute("tabindex")) {
+      if (scrolls && box.tabIndex < 0) {
         box.tabIndex = 0;
         if (!box.hasAttribute("aria-label") && !box.hasAttribute("role")) {
           box.setAttribute("role", "region");

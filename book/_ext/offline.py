@@ -24,6 +24,8 @@ UNUSED = [
     "locales/*/*/*",
     "**/*.png",
 ]
+# A folded cell is named by its own words; a list's children would have to be its items.
+UNTRUE = [' aria-label="Toggle hidden content"', ' role="list"', ' role="doc-biblioentry"']
 
 
 def mathjax_folder() -> Path:
@@ -64,12 +66,13 @@ def tidy_page(
     doctree: nodes.document | None,
 ) -> None:
     """Drop sphinx-thebe, which jupyter-book always loads and which fails without a kernel, and
-    let the toggle of a folded cell be named by its own words."""
+    attributes that tell a screen reader what is not so."""
     for kind in ("script_files", "css_files"):
         if kind in context:
             context[kind] = [file for file in context[kind] if not _is_thebe(file)]
     if "body" in context:
-        context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
+        for attribute in UNTRUE:
+            context["body"] = context["body"].replace(attribute, "")
 
 
 def _is_thebe(file: Any) -> bool:

@@ -30,30 +30,34 @@ class HideHidden(NbGraderPreprocessor):
         secret = {line for line in lines if len(line) >= 16}
         for cell in nb.cells:
             if _graded(cell):
-                self._clean_graded(cell)
+                self._clean_graded(cell, secret)
             elif cell.cell_type == "code":
                 cell.outputs = [_withhold(out, secret) for out in cell.outputs]
         return nb, resources
 
-    def _clean_graded(self, cell: NotebookNode) -> None:
+    def _clean_graded(self, cell: NotebookNode, secret: set[str]) -> None:
         visible = REGION.sub("", cell.source)
         # A marker without its partner: rather too little than a line of a test.
         kept = visible.split("\n")
         broken = next((i for i, line in enumerate(kept) if is_marker(line)), len(kept))
         cell.source = "\n".join(kept[:broken]).rstrip()
         if cell.cell_type == "code" and not cell.metadata.nbgrader.get("solution"):
-            cell.outputs = _messages(cell.outputs, cell.source)
+            cell.outputs = _messages(cell.outputs, cell.source, secret)
 
 
 def _graded(cell: NotebookNode) -> bool:
     return bool(cell.metadata.get("nbgrader", {}).get("grade"))
 
 
-def _messages(outputs: list[NotebookNode], visible: str) -> list[NotebookNode]:
+def _messages(
+    outputs: list[NotebookNode], visible: str, secret: set[str]
+) -> list[NotebookNode]:
     """Return what a graded cell may show: the message of its check, without a traceback."""
     errors = [out for out in outputs if out.output_type == "error"]
     for out in errors:
         text = _say(out.ename, out.evalue, visible)
+        # A visible check shows what a learner's function raised, perhaps a line it looked up.
+        text = WITHHELD if _tells(text, secret) else text
         out.evalue, out.traceback = "", text.splitlines()
     return errors
 
@@ -69,10 +73,14 @@ def _say(ename: str, evalue: str, visible: str) -> str:
 
 def _withhold(out: NotebookNode, secret: set[str]) -> NotebookNode:
     """Return an output, or a note in its place where it shows a line of a hidden test."""
-    said = squeeze(re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(_texts(out))))
-    if not any(line in said or line.replace('"', '\\"') in said for line in secret):
-        return out
-    return NotebookNode(output_type="stream", name="stdout", text=WITHHELD)
+    if _tells("\n".join(_texts(out)), secret):
+        return NotebookNode(output_type="stream", name="stdout", text=WITHHELD)
+    return out
+
+
+def _tells(text: str, secret: set[str]) -> bool:
+    said = squeeze(re.sub(r"\x1b\[[0-9;]*m", "", text))
+    return any(line in said or line.replace('"', '\\"') in said for line in secret)
 
 
 def _texts(value: Any) -> list[str]:
@@ -91,7 +99,10 @@ class FeedbackExporter(HTMLExporter):
     ) -> tuple[str, ResourcesDict]:
         """Return the page and its resources, without what is loaded from elsewhere."""
         page, resources = super().from_notebook_node(nb, resources, **kw)
-        loads = r"<script\b[^>]*\bsrc=[\"']?(?:https?:)?//[^>]*>\s*</script>"
-        page = re.sub(loads, "", page, flags=re.I)
-        page = re.sub(r"<link\b[^>]*\bhref=[\"']?(?:https?:)?//[^>]*>", "", page, flags=re.I)
+        page = re.sub(r"<script\b.*?</script>", _keep_local, page, flags=re.I | re.S)
+        page = re.sub(r"<link\b[^>]*>", _keep_local, page, flags=re.I)
         return page, resources
+
+
+def _keep_local(element: re.Match[str]) -> str:
+    return "" if re.search(r"[\"'=](?:https?:)?//", element[0]) else element[0]

@@ -31,7 +31,7 @@ JUDGES = {"isinstance", "type", "print", "repr", "hash", "id", "vars", "dir"}
 
 
 def lint(notebook: Notebook) -> list[str]:
-    """Every fault of an instructor's notebook, as `cell: what is wrong`; empty if it is good."""
+    """Every fault of an instructor's notebook, as `cell: what is wrong`; empty if good."""
     return [fault for rule in RULES for fault in rule(notebook)]
 
 
@@ -43,7 +43,7 @@ def check(path: Path) -> list[str]:
 
 
 def lint_place(path: Path, chapters: list[dict[str, str]] | None) -> list[str]:
-    """Faults of where it lies: in its chapter's folder, under its name, and alone.
+    """Faults of where it lies: in its chapter's folder, under its name, alone or with data.
 
     Without a list of chapters any number and slug will do.
     """
@@ -57,7 +57,7 @@ def lint_place(path: Path, chapters: list[dict[str, str]] | None) -> list[str]:
             f"{path.name}: its folder must be NN_{path.stem}, with the chapter's number"
         )
     beside = [p.name for p in sorted(folder.iterdir()) if p.name != path.name]
-    beside = [name for name in beside if not name.startswith(".")]
+    beside = [name for name in beside if not name.startswith(".") and name != "data"]
     return found + [f"{n}: lies beside the notebook, and would be released" for n in beside]
 
 

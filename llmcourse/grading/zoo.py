@@ -20,11 +20,13 @@ import io
 import json
 import linecache
 import re
+import sys
 import textwrap
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -41,7 +43,7 @@ Notebook = dict[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """One zoo file: its name, what it does in words, its answers and the cells that must fail."""
+    """One zoo file: its name, what it does in words, its answers, the cells that must fail."""
 
     name: str
     says: str
@@ -141,11 +143,11 @@ def score(notebook: Notebook) -> dict[str, Score]:
     """Run the notebook in this process, in one fresh namespace, and score its graded cells.
 
     As nbgrader judges: a cell that raises or writes to standard error gets nothing. A failing
-    cell stops nothing. Fast, and for answers that we wrote: the answers can see the tests.
+    cell stops nothing. Fast, and for answers that we wrote: they could see the tests.
     """
     space: dict[str, Any] = {"__name__": "__main__"}
     scores = {}
-    with _as_it_was():
+    with _as_it_was(), _warnings_on_stderr():
         for number, cell in enumerate(notebook["cells"]):
             if cell["cell_type"] != "code":
                 continue
@@ -190,3 +192,22 @@ def _as_it_was() -> Iterator[None]:
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(gradients)
         torch.set_rng_state(random)
+
+
+@contextlib.contextmanager
+def _warnings_on_stderr() -> Iterator[None]:
+    """Warnings go where they would go in a kernel, also if a test runner collects them."""
+
+    def tell(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
+
+    with warnings.catch_warnings():
+        warnings.showwarning = tell
+        yield

@@ -52,9 +52,8 @@ class _UnitLowerInverse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, lower: Tensor) -> Tensor:
         C = lower.shape[-1]
-        inverse = torch.eye(C, dtype=lower.dtype, device=lower.device).repeat(
-            *lower.shape[:-2], 1, 1
-        )
+        one = torch.eye(C, dtype=lower.dtype, device=lower.device)
+        inverse = one.repeat(*lower.shape[:-2], 1, 1)
         size = 1
         while size < C:
             blocks = diagonal_blocks(inverse, size)
@@ -86,9 +85,8 @@ class _Walk(torch.autograd.Function):
         ctx: Any, w: Tensor, u: Tensor, k: Tensor, decay: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         states, writes = [], []
-        for w_n, u_n, k_n, decay_n in zip(
-            *(x.unbind(2) for x in (w, u, k, decay)), strict=True
-        ):
+        chunks = zip(*(x.unbind(2) for x in (w, u, k, decay)), strict=True)
+        for w_n, u_n, k_n, decay_n in chunks:
             states.append(state)
             writes.append(_add_product(u_n, w_n, state, -1))
             state = _add_product(decay_n.unsqueeze(-1) * state, k_n.mT, writes[-1])
@@ -116,9 +114,8 @@ class _Walk(torch.autograd.Function):
 
 def _add_product(c: Tensor, a: Tensor, b: Tensor, sign: int = 1) -> Tensor:
     """c + sign * a @ b for [B, H, ...], in one call."""
-    return torch.baddbmm(c.flatten(0, 1), a.flatten(0, 1), b.flatten(0, 1), alpha=sign).view_as(
-        c
-    )
+    c_, a_, b_ = (x.flatten(0, 1) for x in (c, a, b))
+    return torch.baddbmm(c_, a_, b_, alpha=sign).view_as(c)
 
 
 def walk(

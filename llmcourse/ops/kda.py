@@ -82,13 +82,11 @@ def chunked(
     initial_state: Tensor | None = None,
     chunk_size: int = 64,
 ) -> tuple[Tensor, Tensor]:
-    """The gated delta rule in chunks, each channel of every product decayed by what lies
-    between.
+    """The gated delta rule in chunks, every channel decayed by what lies between two tokens.
 
     Arguments, results and errors as in recurrent. chunk_size >= 1 is rounded up to a power of
     two; it changes the cost, not the result. Source: Kimi Team 2025 (arXiv:2510.26692), section
-    3.1; where the paper has sub-chunks of 16 with a bounded gate, decayed_products halves all
-    the way.
+    3; instead of sub-chunks of 16 and a bounded gate, decayed_products halves all the way.
     """
     x = prepare(
         q, k, v, g=g, beta=beta, per_channel=True, scale=scale, initial_state=initial_state
@@ -107,12 +105,12 @@ def chunked(
 
 
 def decayed_products(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Products of tokens in a chunk, each channel decayed by what lies between: q, k, g [...,
-    C, K].
+    """Products of the tokens of a chunk, each channel decayed by what lies between the two.
 
+    q, k, g: [..., C, K], g in log space, C a power of two.
     Returns qk[i, j] = sum_c q_ic k_jc exp(g_j+1,c + ... + g_i,c) for j <= i, kk likewise for j
     < i ([..., C, C], 0 elsewhere), and the decays exp(g_1 + ... + g_i) from the chunk's start
-    and exp(g_i+1 + ... + g_C) to its end ([..., C, K]). C must be a power of two.
+    and exp(g_i+1 + ... + g_C) to its end ([..., C, K]).
 
     The decay between j and i factors at any place in between. A chunk is cut in half, and the
     halves again: for tokens in different halves the factors meet at the cut, decay from j to
@@ -141,9 +139,7 @@ class _DecayedProducts(torch.autograd.Function):
         q, k, g, since_start, to_end = ctx.saved_tensors
         d_qk, d_kk, d_since_start, d_to_end = grads
         diagonal = d_qk.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
-        d_rows_of = torch.stack(
-            [diagonal * k, diagonal * q], -2
-        )  # of q and of k: [..., C, 2, K]
+        d_rows_of = torch.stack([diagonal * k, diagonal * q], -2)  # q's and k's [..., C, 2, K]
         d_k = torch.zeros_like(k)
         d_g = _sum_from(since_start * d_since_start) + _sum_before(to_end * d_to_end)
         for size, rows, columns, from_cut, to_cut in _cuts(q, k, g.exp(), torch.ones_like(g)):
@@ -161,8 +157,7 @@ class _DecayedProducts(torch.autograd.Function):
 def _cuts(
     q: Tensor, k: Tensor, since_start: Tensor, to_end: Tensor
 ) -> Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor]]:
-    """Cut blocks of 2, 4, ... C tokens in the middle; yield what meets at the cuts of each
-    size.
+    """Cut blocks of 2, 4, ... C tokens in the middle; yield what meets at the cuts of a size.
 
     That is: q and k after the cut, decayed from it, [..., n, size, 2, K]; k before it, decayed
     to it, [..., n, size, K]; and these two decays. since_start and to_end are the decays in a
@@ -183,14 +178,10 @@ def _cuts(
 
 
 def _sum_from(x: Tensor) -> Tensor:
-    """y_t = x_t + ... + x_s along the next to last axis: how exp(g_1 + ... + g_i) depends on
-    g_t.
-    """
+    """x_t + ... + x_s along the next to last axis: g_t is in the prefixes from t on."""
     return x.new_ones(x.shape[-2], x.shape[-2]).triu() @ x
 
 
 def _sum_before(x: Tensor) -> Tensor:
-    """y_t = x_1 + ... + x_t-1 along the next to last axis: how exp(g_i+1 + ... + g_s) depends
-    on g_t.
-    """
+    """x_1 + ... + x_t-1 along the next to last axis: g_t is in the suffixes before t."""
     return x.new_ones(x.shape[-2], x.shape[-2]).tril(-1) @ x

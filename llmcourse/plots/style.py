@@ -44,6 +44,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlesize": 12,
+    "figure.constrained_layout.w_pad": 0.11,  # room for text that grows on a small screen
     "figure.facecolor": "none",
     "font.size": 12,
     "grid.alpha": 0.15,

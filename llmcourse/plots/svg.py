@@ -31,9 +31,7 @@ def from_figure(fig: Figure, name: str) -> ET.Element:
     )
     root.attrib.clear()
     root.set("viewBox", f"0 0 {width:g} {height:g}")
-    root.set(
-        "style", f"width:100%;max-width:{width * 4 / 3:.0f}px;height:auto"
-    )
+    root.set("style", f"width:100%;max-width:{width * 4 / 3:.0f}px;height:auto")
     root.set("stroke-linejoin", "round")
     root.set("fill", INK)  # matplotlib leaves black fills unsaid
     root.set("font-family", "system-ui, sans-serif")

@@ -58,6 +58,12 @@ def test_what_a_learners_code_prints_or_raises_in_a_hidden_test_is_not_shown():
     assert "hidden_input" not in all_text(cell)
 
 
+def test_a_checks_message_with_a_line_of_a_hidden_test_is_withheld():
+    """A visible check shows what the learner's function raised: it may have read `In`."""
+    cell, _ = hide(error("CheckFailed", f"double: raised ValueError\n{[SOURCE]}"))
+    assert cell.outputs[0].traceback == [WITHHELD]
+
+
 def test_a_missing_function_is_named_where_the_visible_part_calls_it():
     cell, _ = hide(error("NameError", "name 'double' is not defined"))
     assert "name 'double' is not defined" in cell.outputs[0].traceback[0]

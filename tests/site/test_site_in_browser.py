@@ -63,10 +63,15 @@ def test_text_stands_out_from_its_background(visit: Visit, theme: str) -> None:
 @pytest.mark.parametrize(("theme", "device"), [("light", "phone"), ("dark", "desktop")])
 def test_axe_finds_nothing_serious(visit: Visit, theme: str, device: str) -> None:
     visit.show(theme, device)
-    found = Axe().run(visit.page, options={"preload": False}).response["violations"]
+    # What is inside a picture or a formula is hidden behind its name, or its MathML.
+    found = Axe().run(
+        visit.page,
+        context={"exclude": [["figure svg > *"], ["mjx-math"]]},
+        options={"preload": False, "resultTypes": ["violations"]},
+    )
     serious = [
         f"{rule['id']}: {rule['help']}: {node['html'][:160]}"
-        for rule in found
+        for rule in found.response["violations"]
         if rule["impact"] in ("serious", "critical")
         for node in rule["nodes"]
     ]
@@ -105,7 +110,7 @@ def test_theme_switch_is_remembered(fresh: Page) -> None:
 def test_theme_follows_the_system_before_any_choice(fresh: Page) -> None:
     fresh.emulate_media(color_scheme="dark")
     fresh.goto("book/index.html", wait_until="commit")
-    fresh.wait_for_selector("main h1")
+    fresh.wait_for_selector(".bd-article h1")
     assert fresh.evaluate("document.documentElement.dataset.theme") == "dark"
 
 

@@ -33,11 +33,14 @@ class Visit:
         width, height = WIDTHS[device]
         self.page.set_viewport_size({"width": width, "height": height})
         self.page.evaluate(
-            "theme => { document.documentElement.dataset.theme = theme;"
-            " document.documentElement.dataset.mode = theme }",
+            "async theme => {"
+            " const page = document.documentElement.dataset;"
+            " page.theme = page.mode = theme;"
+            " for (const _ of [1, 2]) await new Promise(requestAnimationFrame);"
+            " await Promise.allSettled(document.getAnimations().map(a => a.finished));"
+            " }",
             theme,
         )
-        self.page.wait_for_timeout(100)  # scripts that listen to the window's size
 
 
 def settle(page: Page) -> None:

@@ -1,5 +1,6 @@
 """Space reserved and doubled, matrix products, pieces of the window as a whole."""
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):
@@ -26,6 +27,7 @@ class KVCache:
             new_v[:, : self.length] = self.v[:, : self.length]
         self.k, self.v, self.room = new_k, new_v, room
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = (x.transpose(1, 2) for x in cache.append(k, v))
@@ -35,6 +37,7 @@ def cached_attention(q, k, v, cache):
         at = torch.arange(S - T, S)[:, None]
         scores = scores + torch.where(torch.arange(S) <= at, 0.0, float("-inf")).to(q.dtype)
     return (scores.softmax(dim=-1) @ values).transpose(1, 2).contiguous()
+
 
 # cell: generate
 def generate(params, ids, num_tokens):
@@ -48,10 +51,13 @@ def generate(params, ids, num_tokens):
         x = params["token_embedding"][text[:, start:end]]
         x = x + params["position_embedding"][positions]
         for layer, cache in zip(params["layers"], caches):
-            x = finish(x, cached_attention(*project(x, layer, params["num_heads"]), cache), layer)
+            x = finish(
+                x, cached_attention(*project(x, layer, params["num_heads"]), cache), layer
+            )
         text[:, end] = logits(x[:, -1:], params)[:, 0].argmax(-1)
         start = end
     return text
+
 
 # cell: decode_flops
 def decode_flops(config, context, cached):
@@ -63,6 +69,7 @@ def decode_flops(config, context, cached):
     if cached:
         return dense + head + context * read
     return context * (dense + head) + context * (context + 1) // 2 * read
+
 
 # cell: SlidingWindowCache
 class SlidingWindowCache:

@@ -1,5 +1,6 @@
 """Pieces in lists, every query by itself, every matrix counted by itself."""
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):
@@ -18,6 +19,7 @@ class KVCache:
     def bytes(self):
         return sum(x.numel() * x.element_size() for x in self.k + self.v)
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     before = cache.length
@@ -30,6 +32,7 @@ def cached_attention(q, k, v, cache):
                 scores = keys[b, :seen, h] @ q[b, t, h] / q.shape[3] ** 0.5
                 out[b, t, h] = torch.softmax(scores, dim=0) @ values[b, :seen, h]
     return out
+
 
 # cell: generate
 def run(params, caches, ids, start):
@@ -48,6 +51,7 @@ def generate(params, ids, num_tokens):
         new.append(run(params, caches, new[-1][:, None], ids.shape[1] + len(new) - 1))
     return torch.cat([ids, torch.stack(new, dim=1)], dim=1)
 
+
 # cell: decode_flops
 def decode_flops(config, context, cached):
     total = 0
@@ -59,6 +63,7 @@ def decode_flops(config, context, cached):
         layer += 2 * D * config["mlp_width"] * 2
         total += config["num_layers"] * layer + 2 * D * config["vocab_size"]
     return total
+
 
 # cell: SlidingWindowCache
 class SlidingWindowCache:

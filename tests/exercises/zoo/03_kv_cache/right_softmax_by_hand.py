@@ -1,5 +1,6 @@
 """Exponentials written out, big pieces cut into single tokens, the window kept in order."""
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):
@@ -13,6 +14,7 @@ class KVCache:
         self.bytes += both.nbytes
         return self.held[..., : self.width], self.held[..., self.width :]
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     outputs = []
@@ -22,6 +24,7 @@ def cached_attention(q, k, v, cache):
         e = torch.exp(scores - scores.amax(dim=-1, keepdim=True))
         outputs.append(torch.einsum("bhs,bshv->bhv", e, values) / e.sum(-1)[..., None])
     return torch.stack(outputs, dim=1)
+
 
 # cell: generate
 def generate(params, ids, num_tokens):
@@ -38,6 +41,7 @@ def generate(params, ids, num_tokens):
         start = end
     return ids
 
+
 # cell: decode_flops
 def decode_flops(config, context, cached):
     D, M, H = config["width"], config["mlp_width"], config["num_heads"]
@@ -48,6 +52,7 @@ def decode_flops(config, context, cached):
     if cached:
         return dense + head + context * read
     return context * (dense + head) + context * (context + 1) // 2 * read
+
 
 # cell: SlidingWindowCache
 class SlidingWindowCache:

@@ -1,6 +1,7 @@
 """Reserved space has torch's default dtype."""
 # fails: KVCache-check, cached_attention-check, generate-check
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):

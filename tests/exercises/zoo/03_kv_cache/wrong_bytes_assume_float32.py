@@ -1,6 +1,7 @@
 """Four bytes for every number, whatever the dtype."""
 # fails: KVCache-check
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):

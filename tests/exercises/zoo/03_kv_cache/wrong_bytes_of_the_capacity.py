@@ -1,6 +1,7 @@
 """bytes counts the space reserved for later."""
 # fails: KVCache-check
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):

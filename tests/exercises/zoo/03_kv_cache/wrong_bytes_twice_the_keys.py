@@ -1,5 +1,6 @@
-"""Values are taken to be as wide as keys."""
+"""bytes takes values to be as wide as keys."""
 # fails: KVCache-check
+
 
 # cell: KVCache
 class KVCache:

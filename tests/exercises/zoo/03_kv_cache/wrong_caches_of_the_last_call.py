@@ -1,15 +1,16 @@
 """A default argument keeps the caches from one call to the next."""
 # fails: generate-check
 
+
 # cell: generate
 def generate(params, ids, num_tokens, caches=[]):
     if not caches:
         caches += [KVCache() for _ in params["layers"]]
     start, new = 0, ids
-    for _ in range(num_tokens, caches=[]):
+    for _ in range(num_tokens):
         end = start + new.shape[1]
         x = params["token_embedding"][new] + params["position_embedding"][start:end]
-        for layer, cache in zip(params["layers"], caches, strict=False):
+        for layer, cache in zip(params["layers"], caches):
             q, k, v = project(x, layer, params["num_heads"])
             x = finish(x, cached_attention(q, k, v, cache), layer)
         new = logits(x, params)[:, -1].argmax(dim=-1, keepdim=True)

@@ -1,6 +1,7 @@
 """The scale is put on the keys, and they are kept so."""
 # fails: cached_attention-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = cache.append(k / k.shape[-1] ** 0.5, v)

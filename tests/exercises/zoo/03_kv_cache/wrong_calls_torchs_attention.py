@@ -1,6 +1,7 @@
 """Attention is torch's own, which the problem excludes."""
 # fails: cached_attention-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = cache.append(k, v)

@@ -1,6 +1,7 @@
 """Places that were never written take part in the softmax."""
 # fails: SlidingWindowCache-check
 
+
 # cell: SlidingWindowCache
 class SlidingWindowCache:
     def __init__(self, window):

@@ -1,6 +1,7 @@
 """exp of the scores without taking off the largest."""
 # fails: cached_attention-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = cache.append(k, v)

@@ -1,6 +1,7 @@
 """A division by two makes a float, exact only up to 2^53."""
 # fails: decode_flops-check
 
+
 # cell: decode_flops
 def decode_flops(config, context, cached):
     D, M, H = config["width"], config["mlp_width"], config["num_heads"]

@@ -1,6 +1,7 @@
 """Scores and weighted sums are left out."""
 # fails: decode_flops-check
 
+
 # cell: decode_flops
 def decode_flops(config, context, cached):
     D, M, H = config["width"], config["mlp_width"], config["num_heads"]

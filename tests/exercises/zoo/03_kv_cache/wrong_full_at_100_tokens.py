@@ -1,6 +1,7 @@
 """Room for a hundred tokens, and never more."""
 # fails: KVCache-check, generate-check
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):

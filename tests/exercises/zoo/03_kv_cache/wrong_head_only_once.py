@@ -1,6 +1,7 @@
 """Without a cache the head is counted at the last position alone."""
 # fails: decode_flops-check
 
+
 # cell: decode_flops
 def decode_flops(config, context, cached):
     D, M, H = config["width"], config["mlp_width"], config["num_heads"]

@@ -1,6 +1,7 @@
 """A piece is kept, but attends to itself alone."""
 # fails: cached_attention-check, generate-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     cache.append(k, v)

@@ -1,6 +1,7 @@
 """The first piece is stored without a copy."""
 # fails: KVCache-check
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):

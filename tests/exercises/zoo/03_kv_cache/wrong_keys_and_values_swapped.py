@@ -1,6 +1,7 @@
 """append returns the values before the keys."""
 # fails: KVCache-check, cached_attention-check, generate-check
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):

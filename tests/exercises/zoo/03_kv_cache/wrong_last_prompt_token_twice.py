@@ -1,13 +1,17 @@
 """After prefill the prompt's last token is run again."""
 # fails: generate-check
 
+
 # cell: generate
 def generate(params, ids, num_tokens):
     caches = [KVCache() for _ in params["layers"]]
     start, new = 0, ids
     for step in range(num_tokens + 1):
         end = start + new.shape[1]
-        x = params["token_embedding"][new] + params["position_embedding"][(start - 1) * (start > 0) : end - (start > 0)]
+        x = (
+            params["token_embedding"][new]
+            + params["position_embedding"][(start - 1) * (start > 0) : end - (start > 0)]
+        )
         for layer, cache in zip(params["layers"], caches):
             q, k, v = project(x, layer, params["num_heads"])
             x = finish(x, cached_attention(q, k, v, cache), layer)

@@ -1,6 +1,7 @@
 """length is the number of tokens of all sequences together."""
 # fails: KVCache-check, generate-check
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):
@@ -21,6 +22,7 @@ class KVCache:
     @property
     def bytes(self):
         return 0 if self.k is None else self.k.nbytes + self.v.nbytes
+
 
 # cell: generate
 def generate(params, ids, num_tokens):

@@ -1,6 +1,7 @@
 """Queries of a later piece are taken to stand at the start."""
 # fails: cached_attention-check, generate-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = cache.append(k, v)

@@ -1,6 +1,7 @@
 """Each token of a piece sees the next one too."""
 # fails: cached_attention-check, generate-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = cache.append(k, v)

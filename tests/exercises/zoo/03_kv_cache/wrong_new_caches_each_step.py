@@ -1,6 +1,7 @@
 """The caches are made anew for every token."""
 # fails: generate-check
 
+
 # cell: generate
 def generate(params, ids, num_tokens):
     start, new = 0, ids

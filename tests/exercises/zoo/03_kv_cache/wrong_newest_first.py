@@ -1,6 +1,7 @@
 """New pieces are put before the old ones; single tokens do not notice."""
 # fails: KVCache-check, cached_attention-check
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):

@@ -1,6 +1,7 @@
 """All tokens of a piece see one another."""
 # fails: cached_attention-check, generate-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = cache.append(k, v)

@@ -1,6 +1,7 @@
 """The scores are not divided by sqrt(K)."""
 # fails: cached_attention-check, generate-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = cache.append(k, v)

@@ -1,6 +1,7 @@
 """All layers append to one cache."""
 # fails: generate-check
 
+
 # cell: generate
 def generate(params, ids, num_tokens):
     caches = [KVCache()] * len(params["layers"])

@@ -1,6 +1,7 @@
 """The lists belong to the class: all caches share them."""
 # fails: KVCache-check, cached_attention-check, generate-check
 
+
 # cell: KVCache
 class KVCache:
     k, v = [], []

@@ -1,6 +1,7 @@
 """Prefill's own new token is counted as none: the last one is missing."""
 # fails: generate-check
 
+
 # cell: generate
 def generate(params, ids, num_tokens):
     caches = [KVCache() for _ in params["layers"]]

@@ -1,6 +1,7 @@
 """Prefill runs the last token of the prompt alone."""
 # fails: generate-check
 
+
 # cell: generate
 def generate(params, ids, num_tokens):
     caches = [KVCache() for _ in params["layers"]]

@@ -1,6 +1,7 @@
 """A new piece replaces the old ones."""
 # fails: KVCache-check, cached_attention-check, generate-check
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):

@@ -1,6 +1,7 @@
 """Each new token gets the vector of position 0."""
 # fails: generate-check
 
+
 # cell: generate
 def generate(params, ids, num_tokens):
     caches = [KVCache() for _ in params["layers"]]

@@ -1,6 +1,7 @@
 """New tokens see what the cache held before, and not themselves."""
 # fails: cached_attention-check, generate-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = cache.append(k, v)

@@ -1,6 +1,7 @@
 """The new token's own position is not counted."""
 # fails: decode_flops-check
 
+
 # cell: decode_flops
 def decode_flops(config, context, cached):
     D, M, H = config["width"], config["mlp_width"], config["num_heads"]

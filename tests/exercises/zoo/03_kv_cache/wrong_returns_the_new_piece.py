@@ -1,6 +1,7 @@
 """append stores everything and returns only the new keys and values."""
 # fails: KVCache-check, cached_attention-check, generate-check
 
+
 # cell: KVCache
 class KVCache:
     def __init__(self):

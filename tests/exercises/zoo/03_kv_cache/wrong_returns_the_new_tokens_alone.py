@@ -1,6 +1,7 @@
 """The answer does not begin with the prompt."""
 # fails: generate-check
 
+
 # cell: generate
 def generate(params, ids, num_tokens):
     caches = [KVCache() for _ in params["layers"]]

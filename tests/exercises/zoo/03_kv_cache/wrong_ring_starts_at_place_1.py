@@ -1,6 +1,7 @@
 """Positions are counted from 1: everything lies one place too far."""
 # fails: SlidingWindowCache-check
 
+
 # cell: SlidingWindowCache
 class SlidingWindowCache:
     def __init__(self, window):

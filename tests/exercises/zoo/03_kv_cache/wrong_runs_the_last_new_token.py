@@ -1,13 +1,17 @@
 """One step too many: the last new token has no position any more."""
 # fails: generate-check
 
+
 # cell: generate
 def generate(params, ids, num_tokens):
     caches = [KVCache() for _ in params["layers"]]
     start, new = 0, ids
     for _ in range(num_tokens + 1):
         end = start + new.shape[1]
-        x = params["token_embedding"][new] + params["position_embedding"][torch.arange(start, end)]
+        x = (
+            params["token_embedding"][new]
+            + params["position_embedding"][torch.arange(start, end)]
+        )
         for layer, cache in zip(params["layers"], caches):
             q, k, v = project(x, layer, params["num_heads"])
             x = finish(x, cached_attention(q, k, v, cache), layer)

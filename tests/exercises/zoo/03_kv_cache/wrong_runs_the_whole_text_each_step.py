@@ -1,6 +1,7 @@
 """Each step feeds all tokens to caches that hold most of them."""
 # fails: generate-check
 
+
 # cell: generate
 def generate(params, ids, num_tokens):
     caches = [KVCache() for _ in params["layers"]]

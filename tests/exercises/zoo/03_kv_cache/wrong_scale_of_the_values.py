@@ -1,6 +1,7 @@
 """Divides by sqrt(V), which here need not be K."""
 # fails: cached_attention-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = cache.append(k, v)

@@ -1,6 +1,7 @@
 """The caller's queries are divided in place."""
 # fails: cached_attention-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = cache.append(k, v)

@@ -1,6 +1,7 @@
 """Scores are rounded to float32 whatever came in."""
 # fails: cached_attention-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = cache.append(k, v)

@@ -1,6 +1,7 @@
 """Single tokens are right, but a longer piece is masked as if the cache were empty."""
 # fails: cached_attention-check
 
+
 # cell: cached_attention
 def cached_attention(q, k, v, cache):
     keys, values = cache.append(k, v)

@@ -1,6 +1,7 @@
 """length counts all tokens ever seen."""
 # fails: SlidingWindowCache-check
 
+
 # cell: SlidingWindowCache
 class SlidingWindowCache:
     def __init__(self, window):

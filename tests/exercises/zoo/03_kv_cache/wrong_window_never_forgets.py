@@ -1,6 +1,7 @@
 """All tokens are kept, and the mask alone makes the window."""
 # fails: SlidingWindowCache-check
 
+
 # cell: SlidingWindowCache
 class SlidingWindowCache:
     def __init__(self, window):

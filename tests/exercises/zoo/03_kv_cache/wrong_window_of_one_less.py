@@ -1,6 +1,7 @@
 """The oldest token of the window is left out."""
 # fails: SlidingWindowCache-check
 
+
 # cell: SlidingWindowCache
 class SlidingWindowCache:
     def __init__(self, window):

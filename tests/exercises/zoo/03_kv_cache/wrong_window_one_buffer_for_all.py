@@ -1,6 +1,7 @@
 """The buffers belong to the class: the first cache's serve all others."""
 # fails: SlidingWindowCache-check
 
+
 # cell: SlidingWindowCache
 class SlidingWindowCache:
     k = v = None

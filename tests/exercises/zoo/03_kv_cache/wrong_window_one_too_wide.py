@@ -1,6 +1,7 @@
 """A token sees `window` tokens before itself."""
 # fails: SlidingWindowCache-check
 
+
 # cell: SlidingWindowCache
 class SlidingWindowCache:
     def __init__(self, window):

@@ -1,6 +1,7 @@
 """The newest token always lies in the last place: a queue, no ring."""
 # fails: SlidingWindowCache-check
 
+
 # cell: SlidingWindowCache
 class SlidingWindowCache:
     def __init__(self, window):

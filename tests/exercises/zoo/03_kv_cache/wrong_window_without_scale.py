@@ -1,6 +1,7 @@
 """The scores of the window are not scaled."""
 # fails: SlidingWindowCache-check
 
+
 # cell: SlidingWindowCache
 class SlidingWindowCache:
     def __init__(self, window):

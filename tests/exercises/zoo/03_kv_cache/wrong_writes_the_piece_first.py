@@ -1,6 +1,7 @@
 """The whole piece is written before its first token reads."""
 # fails: SlidingWindowCache-check
 
+
 # cell: SlidingWindowCache
 class SlidingWindowCache:
     def __init__(self, window):

@@ -1,0 +1,92 @@
+"""What a learner sees: a check calls their function and says in a few lines what is wrong.
+
+A check looks, in this order, at type, shape, dtype, finiteness, value, inputs left unchanged
+and gradient; it stops at the first that fails and names the quantity, the size of the error,
+where it first goes wrong, and one hint at the usual cause. Nothing but data goes to a learner's
+function and comes back from it: tensors, numbers, booleans, strings, None, and lists and dicts
+of these. So the function may as well be a stand-in that runs the learner's code in another
+process.
+
+Visible checks print one line when all is well, and show expected and got when it is not.
+Inside `with hidden():` neither is ever shown.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from llmcourse.checks import data, judge
+from llmcourse.checks.inputs import Rng, rng
+from llmcourse.checks.report import ANYTHING, Check, CheckFailed, hidden, say_ok
+
+__all__ = ["CheckFailed", "Rng", "check", "hidden", "rng"]
+
+
+def check(
+    function: Callable[..., Any],
+    *args: Any,
+    expected: Any = ANYTHING,
+    name: str | None = None,
+    case: str = "",
+    axes: str = "",
+    tolerance: float | None = None,
+    dtype: torch.dtype | None = None,
+    grad: bool | Sequence[int] = (),
+    causal_in: int | None = None,
+    mistakes: dict[str, Any] | None = None,
+    holds: dict[str, Callable[[Any], bool]] | None = None,
+    kind: type | None = None,
+    forbid: Sequence[str] = (),
+    allow: Sequence[str] = (),
+) -> None:
+    """Call `function(*args)`, a learner's, and raise CheckFailed where the answer is wrong.
+
+    function   a learner's function, or one of the test's that calls learners' things with data
+    args       data; the function gets copies, and must leave them as they are
+    expected   the right answer: data; or a function of the same arguments, called with every
+               float tensor in float64; or a class of exceptions that the call must raise
+    name       the quantity in messages; the function's name when None
+    case       what is special about these arguments, in a few words: "odd length"
+    axes       letters of the answer's axes, "B T D": places in it are told by them, T's first
+    tolerance  of max|got - expected| / max|expected|; by dtype when None (data.TOLERANCE)
+    dtype      of the answer's float tensors; the first float tensor argument's when None
+    grad       indices of the arguments whose gradients are checked, every float tensor inside
+               them; True for all. `expected` must then be a function
+    causal_in  index of the argument in which the answer must be causal, along the axis that T
+               has in `axes`: looked at when the value is wrong, for the hint
+    mistakes   {hint: wrong answer, or a function that computes it}: the hint is given to the
+               learner whose answer is that one
+    holds      {claim: predicate}: what the answer must fulfil, for more than one right answer
+    kind       the answer's type where `expected` is not given: str, list, torch.Tensor ...
+    forbid     torch functions that the learner may not call: ("layer_norm",)
+    allow      modules of this package that the learner may call; all others are refused
+    """
+    if grad is True:
+        grad = [
+            i for i, a in enumerate(args) if any(data.is_float(x) for _, x in data.leaves(a))
+        ]
+    it = Check(
+        function=function,
+        args=args,
+        expected=expected,
+        name=name or str(getattr(function, "__name__", "the function")),
+        case=case,
+        axes=axes.split(),
+        tolerance=tolerance,
+        dtype=dtype,
+        grad=tuple(grad or ()),
+        causal_in=causal_in,
+        mistakes=mistakes or {},
+        holds=holds or {},
+        kind=kind,
+        forbid=tuple(forbid),
+        allow=tuple(allow),
+    )
+    if it.grad and not data.is_oracle(expected):
+        raise ValueError("grad needs a function as `expected`: gradients come from it")
+    if isinstance(expected, type) and issubclass(expected, BaseException):
+        judge.raises(it)
+    else:
+        judge.answer(it)
+    say_ok(it)

@@ -1,0 +1,104 @@
+"""Data as checks know it: tensors and plain values in lists, tuples and dicts."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Of the largest expected value; other orders of summation stay below ten roundings.
+TOLERANCE = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-5,
+    torch.float16: 4e-3,
+    torch.bfloat16: 2e-2,
+}
+DEEPEST = 16  # nested lists and dicts; what lies deeper is no data
+
+
+def is_float(x: Any) -> bool:
+    """Whether x is a tensor of floating point numbers."""
+    return isinstance(x, Tensor) and x.is_floating_point()
+
+
+def is_oracle(x: Any) -> bool:
+    """Whether an expected answer is a function to be called for it."""
+    return callable(x) and not isinstance(x, type)
+
+
+def map_tensors(change: Callable[[Tensor], Any], data: Any, depth: int = 0) -> Any:
+    """The same data with `change` applied to every tensor; containers are new."""
+    if isinstance(data, Tensor):
+        return change(data)
+    if depth < DEEPEST and isinstance(data, (list, tuple)):
+        items = [map_tensors(change, x, depth + 1) for x in data]
+        return tuple(items) if isinstance(data, tuple) else items
+    if depth < DEEPEST and isinstance(data, dict):
+        return {key: map_tensors(change, x, depth + 1) for key, x in data.items()}
+    return data
+
+
+def copy(data: Any) -> Any:
+    """A copy that shares nothing, cut off from any gradient."""
+    return map_tensors(lambda x: x.detach().clone(), data)
+
+
+def leaves(data: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """(path, leaf) for everything in data that is not a list, tuple or dict."""
+    if depth < DEEPEST and isinstance(data, (list, tuple)):
+        for i, x in enumerate(data):
+            yield from leaves(x, f"{path}[{i}]", depth + 1)
+    elif depth < DEEPEST and isinstance(data, dict):
+        for key, x in data.items():
+            yield from leaves(x, f"{path}[{key!r}]", depth + 1)
+    else:
+        yield path, data
+
+
+def double(x: Tensor) -> Tensor:
+    """A copy, in float64 where x is of floating point."""
+    x = x.detach().clone()
+    return x.double() if x.is_floating_point() else x
+
+
+def variable(x: Tensor) -> Tensor:
+    """A copy that gathers a gradient, where x is of floating point."""
+    x = x.detach().clone()
+    return x.requires_grad_() if x.is_floating_point() else x
+
+
+def scale(want: Tensor) -> float:
+    """The largest finite magnitude, 1 where there is none: what errors are measured by."""
+    finite = want[torch.isfinite(want)].abs()
+    return (float(finite.max()) if finite.numel() else 0.0) or 1.0
+
+
+def wrong(got: Tensor, want: Tensor, tolerance: float) -> Tensor:
+    """True where an entry is further off than tolerance times the largest expected."""
+    if not want.is_floating_point():
+        return got != want
+    got, want = got.double(), want.double()
+    error = torch.where(got == want, 0.0, (got - want).abs())  # inf - inf is NaN
+    return ~(error <= tolerance * scale(want))
+
+
+def close(got: Any, want: Any, tolerance: float) -> bool:
+    """Whether two leaves of the same type, and shape, agree; floats up to the tolerance."""
+    if isinstance(want, Tensor):
+        return not wrong(got, want, tolerance).any()
+    if isinstance(want, float):
+        return got == want or math.isclose(got, want, rel_tol=tolerance)
+    return bool(got == want)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Bit for bit and structure included, NaN equal to NaN."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        alike = a.shape == b.shape and a.dtype == b.dtype
+        return alike and bool(((a == b) | (a.isnan() & b.isnan())).all())
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    return type(a) is type(b) and (a is b or bool(a == b))

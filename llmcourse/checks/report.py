@@ -1,0 +1,228 @@
+"""One check as a whole, and how its outcome is told."""
+
+import contextlib
+import contextvars
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from llmcourse.checks import data
+
+ANYTHING = object()  # no expected answer was given
+SHOWN = 24  # numbers of a tensor; of a larger one a part of the row where it goes wrong
+ROW = 6  # numbers of such a row
+LONGEST = 2000  # characters of a learner's own output
+
+_hidden: contextvars.ContextVar[bool] = contextvars.ContextVar("hidden", default=False)
+
+
+class CheckFailed(AssertionError):  # noqa: N818, it judges an answer and is no error
+    """A check that failed; IPython shows `str(error)` alone, without a traceback.
+
+    `details` is for the instructor: expected and got, also where the message hides them.
+    """
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
+
+    def _render_traceback_(self) -> list[str]:
+        return str(self).splitlines()
+
+
+@contextlib.contextmanager
+def hidden() -> Iterator[None]:
+    """Checks inside never show an input, an expected value, or a line of the test.
+
+    Whatever else goes wrong inside ends as a CheckFailed that tells its class alone.
+    """
+    token = _hidden.set(True)
+    try:
+        yield
+    except CheckFailed:
+        raise
+    except Exception as error:
+        text = f"a hidden check could not run: {type(error).__name__}"
+        raise CheckFailed(text, "".join(traceback.format_exception(error))) from None
+    finally:
+        _hidden.reset(token)
+
+
+@dataclass
+class Check:
+    """One check: what it is about and how it judges. The fields are `checks.check`'s."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    expected: Any
+    name: str
+    case: str
+    axes: list[str]
+    tolerance: float | None
+    dtype: torch.dtype | None
+    grad: Sequence[int]
+    causal_in: int | None
+    mistakes: dict[str, Any]
+    holds: dict[str, Callable[[Any], bool]]
+    kind: type | None
+    forbid: tuple[str, ...]
+    allow: tuple[str, ...]
+    printed: list[str] = field(default_factory=list)
+
+    def oracle(self, expected: Any) -> Any:
+        """An expected or mistaken answer; a function gets every float tensor in float64."""
+        if not data.is_oracle(expected):
+            return expected
+        return data.copy(expected(*data.map_tensors(data.double, self.args)))
+
+    def dtype_of(self, want: Tensor) -> torch.dtype:
+        """The dtype the answer must have where the expected one is `want`."""
+        if not want.is_floating_point():
+            return want.dtype
+        if self.dtype is not None:
+            return self.dtype
+        floats = [x.dtype for _, x in data.leaves(self.args) if data.is_float(x)]
+        if floats:
+            return floats[0]
+        return torch.get_default_dtype() if data.is_oracle(self.expected) else want.dtype
+
+    def tolerance_of(self, want: Any) -> float:
+        """The given tolerance, or that of the answer's dtype; Python's floats have 64 bits."""
+        if self.tolerance is not None:
+            return self.tolerance
+        dtype = self.dtype_of(want) if isinstance(want, Tensor) else torch.float64
+        return data.TOLERANCE.get(dtype, 0.0)
+
+    def argument_names(self) -> list[str]:
+        """Of the function's signature; numbers where a stand-in does not tell."""
+        numbered = [f"number {i + 1}" for i in range(len(self.args))]
+        try:
+            names = list(inspect.signature(self.function).parameters)
+        except (TypeError, ValueError):
+            return numbered
+        return names if len(names) >= len(numbered) else numbered
+
+
+def fail(it: Check, problem: str, *, hint: str = "", shown: str = "") -> NoReturn:
+    """Raise CheckFailed: the quantity and the problem, a hint, and what visible checks show."""
+    what = f"{it.name} ({it.case})" if it.case else it.name
+    lines = [f"{what}: {problem}"] + ([f"hint: {hint}"] if hint else [])
+    details = "\n".join([*lines, shown])
+    if _hidden.get():
+        lines[0] = f"hidden check of {lines[0]}"
+    else:
+        _show_back(it)
+        lines += [shown] if shown else []
+    raise CheckFailed("\n".join(lines), details) from None
+
+
+def say_ok(it: Check) -> None:
+    """One line on standard output; nothing where the check is hidden."""
+    if not _hidden.get():
+        _show_back(it)
+        print(f"ok: {it.name}{', ' + it.case if it.case else ''}")
+
+
+def _show_back(it: Check) -> None:
+    """What the learner's code printed, of the first call: the others repeat it."""
+    text = "".join(it.printed[:1])
+    if text.strip():
+        print(text[:LONGEST].rstrip("\n") + (" ..." if len(text) > LONGEST else ""))
+
+
+def at(path: str) -> str:
+    """Where in nested data: "entry ['keys']: "; nothing for the whole."""
+    return f"entry {path}: " if path else ""
+
+
+def first(it: Check, wrong: Tensor) -> list[int]:
+    """The first wrong index, the earliest position along T before anything else."""
+    index = wrong.nonzero()
+    if len(it.axes) == wrong.dim() and "T" in it.axes:
+        t = index[:, it.axes.index("T")]
+        index = index[t == t.min()]
+    numbers: list[int] = index[0].tolist()
+    return numbers
+
+
+def place(it: Check, index: list[int]) -> str:
+    """ ", first at B=0, T=3, D=1"; nothing for a tensor without axes."""
+    if not index:
+        return ""
+    if len(it.axes) != len(index):
+        return f", first at {index}"
+    pairs = zip(it.axes, index, strict=True)
+    return f", first at {', '.join(f'{letter}={i}' for letter, i in pairs)}"
+
+
+def size(it: Check, got: Any, want: Any) -> str:
+    """How far off and where first."""
+    if isinstance(want, Tensor):
+        wrong = data.wrong(got, want, it.tolerance_of(want))
+        where = place(it, first(it, wrong))
+        if not want.is_floating_point():
+            return f": {int(wrong.sum())} of {wrong.numel()} entries{where}"
+        error = float((got.double() - want.double()).abs().nan_to_num(0.0).max())
+        return f": off by {error / data.scale(want):.2g} of the largest entry{where}"
+    if isinstance(want, str):
+        pairs = list(zip(got, want, strict=False))
+        right = next((i for i, (g, w) in enumerate(pairs) if g != w), len(pairs))
+        return f": the first {right} characters are right, the next is not"
+    if isinstance(want, (int, float)) and not isinstance(want, bool) and want:
+        return f": off by {100 * abs(got - want) / abs(want):.2g}%"
+    return ""
+
+
+def shown(it: Check, got: Any, want: Any) -> str:
+    """Expected and got, for a visible check."""
+    if not isinstance(want, Tensor):
+        return both(got, want)
+    return both(got, want, first(it, data.wrong(got, want, it.tolerance_of(want))))
+
+
+def both(got: Any, want: Any, index: list[int] | None = None) -> str:
+    """Expected and got; of a large tensor a few numbers of the row where it goes wrong."""
+    where = ""
+    if index and want.numel() > SHOWN:
+        start = max(0, min(index[-1] - 1, want.shape[-1] - ROW))
+        stop = min(start + ROW, want.shape[-1])
+        row = (*index[:-1], slice(start, stop))
+        where = f"at [{''.join(f'{i}, ' for i in index[:-1])}{start}:{stop}] "
+        got, want = got[row], want[row]
+    return f"expected {where} {show(want)}\ngot      {' ' * len(where)} {show(got)}"
+
+
+def show(value: Any) -> str:
+    """A value in at most some ten lines."""
+    if isinstance(value, Tensor):
+        value = value.detach()
+        value = (value.double() if value.is_floating_point() else value).numpy()
+    if isinstance(value, np.ndarray):
+        text = np.array2string(
+            value, precision=5, suppress_small=True, threshold=SHOWN, edgeitems=2
+        )
+    else:
+        plain = data.map_tensors(
+            lambda x: x.tolist() if x.numel() <= SHOWN else "tensor", value
+        )
+        text = repr(plain)
+    text = text if len(text) <= 600 else f"{text[:600]} ..."
+    return text.replace("\n", "\n" + " " * 10)
+
+
+def kind(value: Any) -> str:
+    """A value's type in words."""
+    if value is None:
+        return "None"
+    if isinstance(value, Tensor):
+        return "a tensor"
+    if isinstance(value, np.ndarray):
+        return "a numpy array"
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"

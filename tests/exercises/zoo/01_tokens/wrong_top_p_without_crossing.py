@@ -1,0 +1,18 @@
+"""Leaves out the token that takes the sum to top_p, unless it is the first."""
+# fails: next_token_probabilities-check
+
+# cell: next_token_probabilities
+def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
+    ranked = logits.argsort(dim=-1, descending=True, stable=True)
+    if temperature == 0:
+        temperature, top_k = 1.0, 1
+    p = torch.softmax(logits / temperature, dim=-1).gather(-1, ranked)
+    if top_k is not None:
+        p = torch.where(torch.arange(p.shape[-1]) < top_k, p, 0)
+        p = p / p.sum(dim=-1, keepdim=True)
+    if top_p is not None:
+        keep = p.cumsum(dim=-1) <= top_p
+        keep[..., 0] = True
+        p = torch.where(keep, p, 0)
+        p = p / p.sum(dim=-1, keepdim=True)
+    return torch.zeros_like(p).scatter(-1, ranked, p)

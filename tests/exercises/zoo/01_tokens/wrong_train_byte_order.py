@@ -1,0 +1,32 @@
+"""Breaks ties by the bytes rather than by their ids."""
+# fails: train_bpe-check
+
+# cell: train_bpe
+def order(i):
+    return BYTES[i] if i < 256 else i
+
+
+def _join(row, left, right, new):
+    joined = []
+    for token in row:
+        if token == right and joined and joined[-1] == left:
+            joined[-1] = new
+        else:
+            joined.append(token)
+    return joined
+
+
+def train_bpe(text, num_merges):
+    rows = words(text)
+    merges = []
+    for new in range(256, 256 + num_merges):
+        counts = {}
+        for row in rows:
+            for pair in pairwise(row):
+                counts[pair] = counts.get(pair, 0) + 1
+        if not counts:
+            break
+        left, right = min(counts, key=lambda p: (-counts[p], order(p[0]), order(p[1])))
+        rows = [_join(row, left, right, new) for row in rows]
+        merges.append([left, right])
+    return merges

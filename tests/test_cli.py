@@ -1,0 +1,157 @@
+"""The llmcourse command: what it prints, what it returns, and its errors in one line."""
+
+import json
+import re
+
+import pytest
+
+from llmcourse import cli, lab
+from llmcourse import course as places
+
+ONE = "04_sample/sample.ipynb"
+
+
+def run(capsys, *arguments):
+    """Exit status, standard output and standard error of one command."""
+    try:
+        status = cli.main(arguments)
+    except SystemExit as stopped:
+        status = stopped.code
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+@pytest.fixture
+def here(released, monkeypatch):
+    """The working directory is a course folder with a release."""
+    monkeypatch.chdir(released)
+    return released
+
+
+def answer(path, **answers):
+    book = json.loads(path.read_text())
+    for cell in book["cells"]:
+        if cell["id"] in answers:
+            cell["source"] = answers[cell["id"]]
+    path.write_text(json.dumps(book))
+
+
+@pytest.fixture
+def mine(here):
+    lab.prepare(here)
+    return here / "my_work" / ONE
+
+
+def rows(text):
+    """{function: state} of a report."""
+    return {name: state for state, name in re.findall(r"^  (\w+|--) +(\w+)", text, re.M)}
+
+
+def test_an_unanswered_exercise_is_not_written_yet(mine, capsys):
+    status, out, err = run(capsys, "check", "4")
+    assert (status, err) == (1, "")
+    assert rows(out) == {"double": "--", "triple": "--"}
+    assert out.endswith("0 of 2 checks pass.\n")
+
+
+def test_right_answers_pass(mine, capsys):
+    answer(mine, double="def double(x): return 2 * x", triple="def triple(x): return 3 * x")
+    status, out, _ = run(capsys, "check", "04_sample")
+    assert status == 0
+    assert rows(out) == {"double": "ok", "triple": "ok"}
+    assert out.endswith("2 of 2 checks pass.\n")
+
+
+def test_a_wrong_answer_gets_the_checks_message(mine, capsys):
+    answer(mine, double="def double(x): return -2 * x", triple="def triple(x): return 3 * x")
+    status, out, _ = run(capsys, "check", "sample")
+    assert status == 1
+    assert rows(out)["double"] == "wrong" and rows(out)["triple"] == "ok"
+    assert "wrong value" in out and "expected" in out
+
+
+def test_a_learner_cannot_pass_by_changing_or_deleting_a_check(mine, capsys):
+    book = json.loads(mine.read_text())
+    book["cells"] = [c for c in book["cells"] if c["id"] != "triple-check"]
+    mine.write_text(json.dumps(book))
+    answer(mine, **{"double-check": "print('ok')"})
+    status, out, _ = run(capsys, "check", "04")
+    assert status == 1 and rows(out) == {"double": "--", "triple": "--"}
+
+
+def test_an_error_in_the_learners_own_cell_is_told(mine, capsys):
+    answer(mine, double="def double(x) return x")
+    _, out, _ = run(capsys, "check", "04")
+    assert "in your cell double" in out and "SyntaxError" in out
+
+
+def test_a_dead_kernel_is_told(mine, capsys):
+    answer(mine, double="import os\nos._exit(1)")
+    status, out, _ = run(capsys, "check", "04")
+    assert status == 1 and "the kernel stopped here" in out
+
+
+def test_another_copy_can_be_named(mine, capsys, tmp_path):
+    other = mine.rename(tmp_path / "other.ipynb")
+    answer(other, double="def double(x): return 2 * x")
+    _, out, _ = run(capsys, "check", "04", str(other))
+    assert rows(out)["double"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("check", "99"), "no exercise '99'; there are: 04_sample"),
+        (("check", "04"), "no copy at .* yet: run make lab"),
+        (("check", "04", "pyproject.toml"), "cannot be read as a notebook"),
+        (("release", "--check"), "exercises/ is not current: run make exercises|no release"),
+    ],
+)
+def test_errors_are_one_line_that_says_what_to_do(here, capsys, arguments, says):
+    status, _, err = run(capsys, *arguments)
+    assert status in (1, 2) and re.search(says, err)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("check", "02"), ("lab",), ("release",), ("demo-class",)])
+def test_outside_of_a_course_folder_is_one_clear_line(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run(capsys, *command)
+    assert status == 2 and "is not in a course folder" in err and err.count("\n") == 1
+
+
+def test_commands_work_below_the_course_folder(mine, monkeypatch):
+    monkeypatch.chdir(mine.parent)
+    assert places.find_root() == mine.parents[2]
+
+
+def test_the_lab_is_prepared_without_opening_it(here, capsys):
+    status, out, _ = run(capsys, "lab", "--prepare-only")
+    assert (status, out) == (0, f"my_work/{ONE}: new\n")
+
+
+def test_the_lab_passes_jupyters_own_options_on(here, monkeypatch):
+    seen = []
+    monkeypatch.setattr(lab, "open_lab", lambda root, rest: seen.append(rest) or 0)
+    assert cli.main(["lab", "--no-browser", "--port=9999"]) == 0
+    assert seen == [["--no-browser", "--port=9999"]]
+
+
+def test_a_misspelt_option_is_refused(here, capsys):
+    status, _, err = run(capsys, "check", "04", "--vebose")
+    assert status == 2 and "--vebose" in err
+
+
+def test_leaks_finds_none_and_some(here, capsys):
+    assert run(capsys, "leaks")[:2] == (0, "no solution and no hidden test found\n")
+    (here / "exercises" / "04_sample" / "notes.txt").write_text("### BEGIN SOLUTION")
+    assert run(capsys, "leaks")[0] == 1
+
+
+def test_an_interrupt_ends_quietly(here, monkeypatch, capsys):
+    def interrupt(root):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lab, "prepare", interrupt)
+    status, _, err = run(capsys, "lab")
+    assert status == 130 and err == "\nllmcourse: stopped\n"
