@@ -26,7 +26,7 @@ Pair = tuple[int, int]
 
 END_OF_TEXT = "<|endoftext|>"
 END = -1  # between two words, and where a symbol has been joined to the one on its left
-CACHED_BYTES = 1 << 20  # how much text, as distinct words, a tokenizer remembers the ids of
+CACHED_BYTES = 1 << 18  # how much text, as distinct words, a tokenizer remembers the ids of
 
 # GPT-2's cut: contractions, letters, numbers, everything else, each with at most one space in
 # front; of a run of spaces, the last one goes to the word that follows.
@@ -135,7 +135,7 @@ class Chain:
 
 
 def learn_merges(words: Counter[bytes], num_merges: int) -> Iterator[Pair]:
-    """Yield the pairs to join, most frequent first; the nth makes symbol 256 + n.
+    """Yield the pairs to join, most frequent first; number n makes symbol 256 + n.
 
     A word that occurs 1,000 times is joined once and counted 1,000 times.
     A count that has fallen since it went on the heap is put back corrected.

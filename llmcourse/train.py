@@ -87,8 +87,8 @@ def train(
     model: called as `model(ids [B, T]) -> logits [B, T, V]`; changed in place.
     ids, validation_ids: one long row of tokens each.
     checkpoint: a file to save to every `save_every` steps, when interrupted, and at the end.
-        If it is there, the run goes on from it as if it had never stopped, to the bit on the
-        same machine and versions.
+        If it is there, the run goes on from it as if it had never stopped: on the CPU, with
+        the same versions and number of threads, to the bit.
     until: stop after this many steps of the run, to go on another day.
     progress: a bar on stdout with the loss and the time left.
     Raises ValueError for a checkpoint that is damaged or of another run, saying what differs.

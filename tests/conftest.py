@@ -63,7 +63,9 @@ ZOO = {
     "wrong_short_only": (["double"], "return 2 * x if len(x) == 1 else x", "double-check"),
     "wrong_tells": (
         ["double"],
-        "print(In)\n    raise ValueError(f'{x} {In}')",
+        "print(In)\n    raise ValueError(f'{x} {In}')\n\n"
+        "from IPython.display import HTML, display\n"
+        "display(HTML('<b>bold</b><script>stolen()</script>'))",
         "double-check",
     ),
 }

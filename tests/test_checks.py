@@ -248,7 +248,7 @@ VALUES = {
         torch.tensor([1, 2, 3]),
         "wrong value: 1 of 3 entries, first at [2]",
     ),
-    "float": (lambda: 0.5, 0.25, "wrong value: off by 1e+02%"),
+    "float": (lambda: 0.5, 0.25, "wrong value: off by 100%"),
 }
 
 
@@ -298,6 +298,18 @@ def test_an_unwritten_answer_is_told_even_where_an_error_is_expected():
     message = "stub: is not written yet: it still raises NotImplementedError"
     assert failure(stub, X, expected=X) == message
     assert failure(stub, X, expected=RuntimeError) == message  # NotImplementedError is one
+
+
+def test_the_function_that_waits_is_named():
+    def helper(x):
+        raise NotImplementedError
+
+    def caller(x):
+        return helper(x) + 1
+
+    assert failure(caller, X, expected=X).startswith(
+        "caller: calls helper, which is not written"
+    )
 
 
 def broken(x):

@@ -80,7 +80,7 @@ def call(
     if profile.seen or watch.seen:
         fail(it, f"calls {(profile.seen + watch.seen)[0]}, which is what you are to write")
     if isinstance(error, NotImplementedError):
-        fail(it, "is not written yet: it still raises NotImplementedError")
+        fail(it, _unwritten(it, error))
     if error is not None and convert:
         fail_with(it, error, "raised")
     if error is not None:
@@ -100,14 +100,27 @@ def fail_with(it: Check, error: BaseException, what: str) -> NoReturn:
     fail(it, f"{what} {type(error).__name__}", hint=hint, shown=shown)
 
 
+def _unwritten(it: Check, error: BaseException) -> str:
+    """Which of the learner's functions still waits: this one, or one that it calls."""
+    own = _own_frame(error)
+    if own is None or own.name in (getattr(it.function, "__name__", own.name), "<lambda>"):
+        return "is not written yet: it still raises NotImplementedError"
+    return f"calls {own.name}, which is not written yet: it still raises NotImplementedError"
+
+
 def _own_line(error: BaseException) -> str:
-    """The innermost line that belongs to neither this package nor an installed one."""
+    own = _own_frame(error)
+    return (own.line or "") if own else ""
+
+
+def _own_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame that belongs to neither this package nor an installed one."""
     paths = sysconfig.get_paths()
     foreign = (str(PACKAGE), paths["stdlib"], paths["purelib"], paths["platlib"], "<frozen")
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(foreign):
-            return frame.line or ""
-    return ""
+            return frame
+    return None
 
 
 @contextlib.contextmanager

@@ -105,7 +105,8 @@ def _looks_ahead(it: Check) -> str:
             token.copy_(other)
             moved = (right != call(it, args)).movedim(axis, 0)[:s].flatten(1).any(1)
             if moved.any():
-                return f"position {int(moved.nonzero()[0])} depends on token {s}: not causal"
+                text = f"position {int(moved.nonzero()[0])} depends on token {s}: not causal"
+                return f"{text} (the mask, or a reshape that mixes positions?)"
     return ""
 
 

@@ -175,7 +175,8 @@ def size(it: Check, got: Any, want: Any) -> str:
         right = next((i for i, (g, w) in enumerate(pairs) if g != w), len(pairs))
         return f": the first {right} characters are right, the next is not"
     if isinstance(want, (int, float)) and not isinstance(want, bool) and want:
-        return f": off by {100 * abs(got - want) / abs(want):.2g}%"
+        percent = 100 * abs(got - want) / abs(want)
+        return f": off by {percent:.0f}%" if percent >= 10 else f": off by {percent:.2g}%"
     return ""
 
 
@@ -213,7 +214,8 @@ def show(value: Any) -> str:
         )
         text = repr(plain)
     text = text if len(text) <= 600 else f"{text[:600]} ..."
-    return text.replace("\n", "\n" + " " * 10)
+    lines = [line for line in text.splitlines() if line.strip()]
+    return ("\n" + " " * 10).join(lines) or text
 
 
 def kind(value: Any) -> str:

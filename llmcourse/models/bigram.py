@@ -50,7 +50,7 @@ class Bigram(nn.Module):
         return model
 
     def forward(self, ids: Tensor, cache: None = None) -> Tensor:
-        """ids [..., T] int64 -> logits [..., T, V]: each position looks up its own token."""
+        """ids [..., T] int64 -> logits [..., T, V]: the rows of the tokens."""
         return self.table[ids]
 
     def new_cache(self, batch: int = 1) -> None:

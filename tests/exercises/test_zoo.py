@@ -84,6 +84,7 @@ def test_no_assignment_disturbs_the_next(order):
         assert not zoo.failed(scores), messages(scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("salt", ["1", "2", "3"])
 @pytest.mark.parametrize("assignment", SOURCES)
 def test_right_answers_are_right_under_any_salt(assignment, salt, monkeypatch):
