@@ -92,9 +92,7 @@ def peers(device: str) -> dict[str, tuple[Form, str]]:
         try:
             from fla.ops.kda import chunk_kda
         except ImportError:
-            print(
-                "fla is not installed: its Triton kernels are left out (pip install flash-linear-attention)"
-            )
+            print("fla is not installed, so its Triton kernels are left out")
         else:
             found["fla kda chunked"] = (
                 lambda *a: chunk_kda(*a, output_final_state=True),
@@ -284,8 +282,7 @@ def report(result: dict[str, Any]) -> None:
 
 
 def draw(result: dict[str, Any]) -> None:
-    """results/kernels_{time,memory}.svg: against length, forward and backward, ours and peers.
-    """
+    """Plots of time and memory against length, ours and peers: results/kernels_*.svg."""
     kinds = {"linear": "linear", "delta": "delta", "gated_delta": "gated", "kda": "kda"}
     for quantity, label, scale in (
         ("median_s", "seconds", 1),

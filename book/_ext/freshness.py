@@ -30,7 +30,8 @@ def files(root: Path, names: list[str]) -> Iterator[Path]:
         path = root / name
         found = [path] if path.is_file() else sorted(path.rglob("*"))
         for file in found:
-            hidden = any(part.startswith((".", "__pycache__")) for part in file.parts)
+            parts = file.relative_to(root).parts
+            hidden = any(part.startswith((".", "__pycache__")) for part in parts)
             if file.is_file() and not hidden:
                 yield file
 
