@@ -19,7 +19,7 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
 
-EXECUTED = ["llmcourse", "benchmarks/results"]  # what the cells import and read
+EXECUTED = ["llmcourse", "benchmarks/results", "book/references.bib"]  # what cells read
 RENDERED = ["_config.yml", "_toc.yml", "book/_ext", "book/chapters.yml"]
 LIBRARIES = ["torch", "numpy", "matplotlib", "tokenizers", "transformers"]
 

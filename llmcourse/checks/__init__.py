@@ -11,6 +11,8 @@ Visible checks print one line when all is well, and show expected and got when i
 Inside `with hidden():` neither is ever shown.
 """
 
+import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +20,7 @@ import torch
 
 from llmcourse.checks import data, judge
 from llmcourse.checks.inputs import Rng, rng
-from llmcourse.checks.report import ANYTHING, Check, CheckFailed, hidden, say_ok
+from llmcourse.checks.report import ANYTHING, Check, CheckFailed, Claim, hidden, say_ok
 
 __all__ = ["CheckFailed", "Rng", "check", "hidden", "rng"]
 
@@ -35,7 +37,7 @@ def check(
     grad: bool | Sequence[int] = (),
     causal_in: int | None = None,
     mistakes: dict[str, Any] | None = None,
-    holds: dict[str, Callable[[Any], bool]] | None = None,
+    holds: dict[str, Claim] | None = None,
     kind: type | None = None,
     forbid: Sequence[str] = (),
     allow: Sequence[str] = (),
@@ -57,11 +59,14 @@ def check(
                has in `axes`: looked at when the value is wrong, for the hint
     mistakes   {hint: wrong answer, or a function that computes it}: the hint is given to the
                learner whose answer is that one
-    holds      {claim: predicate}: what the answer must fulfil, for more than one right answer
+    holds      {claim: predicate}: what the answer must fulfil, for more than one right answer;
+               or {claim: (predicate, explain)}: explain(answer) is a line, for visible checks,
+               that tells where the answer fails
     kind       the answer's type where `expected` is not given: str, list, torch.Tensor ...
     forbid     torch functions that the learner may not call: ("layer_norm",)
     allow      modules of this package that the learner may call; all others are refused
     """
+    frame = sys._getframe(1)
     if grad is True:
         grad = [
             i for i, a in enumerate(args) if any(data.is_float(x) for _, x in data.leaves(a))
@@ -70,7 +75,7 @@ def check(
         function=function,
         args=args,
         expected=expected,
-        name=name or str(getattr(function, "__name__", "the function")),
+        name=name or _name(function, frame.f_globals),
         case=case,
         axes=axes.split(),
         tolerance=tolerance,
@@ -82,6 +87,7 @@ def check(
         kind=kind,
         forbid=tuple(forbid),
         allow=tuple(allow),
+        file=frame.f_code.co_filename,
     )
     if it.grad and not data.is_oracle(expected):
         raise ValueError("grad needs a function as `expected`: gradients come from it")
@@ -90,3 +96,11 @@ def check(
     else:
         judge.answer(it)
     say_ok(it)
+
+
+def _name(function: Callable[..., Any], known: dict[str, Any]) -> str:
+    """What a function is called where it is checked, also a lambda or a decorated one."""
+    own = str(getattr(function, "__name__", ""))
+    names = [n for n, value in known.items() if value is function and not n.startswith("_")]
+    name = own if own in names or not names else names[0]
+    return name if re.fullmatch(r"\w{1,60}|<lambda>", name) else "the function"

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,20 @@ TOLERANCE = {
     torch.bfloat16: 2e-2,
 }
 DEEPEST = 16  # nested lists and dicts; what lies deeper is no data
+MOST = 300_000  # entries of lists and dicts, all together
+LARGEST = 2**26  # entries of a tensor, which may be one number expanded
+BARE: dict[type, Callable[[Any], Any]] = {  # a subclass's own methods might say anything
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+    bytes: lambda x: bytes.__getitem__(x, slice(None)),
+    list: lambda x: list.__getitem__(x, slice(None)),
+    tuple: lambda x: tuple.__getitem__(x, slice(None)),
+}
+
+
+class NotDataError(Exception):
+    """What a learner's function returned can be no answer; the text says what it is."""
 
 
 def is_float(x: Any) -> bool:
@@ -25,6 +40,60 @@ def is_float(x: Any) -> bool:
 def is_oracle(x: Any) -> bool:
     """Whether an expected answer is a function to be called for it."""
     return callable(x) and not isinstance(x, type)
+
+
+def plain(answer: Any) -> Any:
+    """The same data in Python's and torch's own classes, gradients kept; no method is called.
+
+    So a subclass of int, str, list, dict or Tensor counts as what it holds, whatever its
+    methods pretend. An object that is no data stays as it is. NotDataError: too deep, too much.
+    """
+    left = MOST
+
+    def bare(x: Any, depth: int) -> Any:
+        nonlocal left
+        left -= 1
+        if depth > DEEPEST or left < 0:
+            what = "nested too deep, or holding itself" if depth > DEEPEST else "without an end"
+            raise NotDataError(f"a list or dict {what}")
+        kind = type(x)
+        if issubclass(kind, Tensor):
+            return _plain_tensor(x)
+        if issubclass(kind, dict):
+            return {bare(k, depth + 1): bare(v, depth + 1) for k, v in dict.items(x)}
+        base = next((base for base in BARE if issubclass(kind, base)), None)
+        if (
+            base is None
+            and isinstance(x, (Tensor, dict, np.ndarray, *BARE))
+            and kind is not np.ndarray
+        ):
+            raise NotDataError("an object that only pretends to be data")
+        if base is None or kind is bool:
+            return x
+        x = BARE[base](x)
+        return base(bare(y, depth + 1) for y in x) if base in (list, tuple) else x
+
+    return bare(answer, 0)
+
+
+def _plain_tensor(x: Tensor) -> Tensor:
+    if type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        raise NotDataError("a tensor whose class decides what it holds: return a plain one")
+    with torch._C.DisableTorchFunctionSubclass():
+        if not x.is_nested and Tensor.numel(x) > LARGEST:
+            raise NotDataError(f"a tensor of shape {list(Tensor.size(x))}, far too large")
+        same = type(x) in (Tensor, torch.nn.Parameter)
+        return x if same else Tensor.as_subclass(x, Tensor)
+
+
+def is_listing(x: Any) -> bool:
+    """Whether x is a list, not empty, of ids or words: ints, strings, or lists of these."""
+    if not isinstance(x, (list, tuple)) or not x:
+        return False
+    return all(
+        type(y) in (int, str) or is_listing(y) or (isinstance(y, (list, tuple)) and not y)
+        for y in x
+    )
 
 
 def map_tensors(change: Callable[[Tensor], Any], data: Any, depth: int = 0) -> Any:
@@ -88,8 +157,16 @@ def close(got: Any, want: Any, tolerance: float) -> bool:
     if isinstance(want, Tensor):
         return not wrong(got, want, tolerance).any()
     if isinstance(want, float):
-        return got == want or math.isclose(got, want, rel_tol=tolerance)
+        return got == want or (
+            abs(got) < 1e308 and math.isclose(got, want, rel_tol=tolerance)
+        )  # an int may be too large for a float
+    if isinstance(want, (list, tuple)):
+        return list(map(_listed, got)) == list(map(_listed, want))
     return bool(got == want)
+
+
+def _listed(x: Any) -> Any:
+    return list(map(_listed, x)) if isinstance(x, (list, tuple)) else x
 
 
 def same(a: Any, b: Any) -> bool:

@@ -2,26 +2,31 @@
 
 import contextlib
 import io
+import linecache
 import logging
 import os
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NoReturn
 
-from torch.overrides import TorchFunctionMode
+import torch
+from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode
 
-from llmcourse.checks.report import LONGEST, Check, fail
+from llmcourse.checks.report import LONGEST, Check, fail, is_known, of_class
 
 PACKAGE = Path(__file__).resolve().parents[1]
+TORCH = f"{Path(torch.__file__).resolve().parent}{os.sep}"
 OURS = ("llmcourse.checks", "llmcourse.grading")  # these run on our behalf
 
 
 class _Watch(TorchFunctionMode):
-    """Remembers which forbidden torch functions were called."""
+    """Remembers which forbidden torch functions were called in this thread."""
 
     def __init__(self, forbidden: tuple[str, ...]) -> None:
         super().__init__()
@@ -31,27 +36,53 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        name = getattr(func, "__name__", "").split(".")[0]  # "gelu.default" of torch.ops
+        name = _bare(getattr(func, "__name__", "").split(".")[0])  # "gelu.default" of torch.ops
         if name in self.forbidden:
             self.seen.append(f"torch's {name}")
         return func(*args, **(kwargs or {}))
 
 
 class _Profile:
-    """Remembers which modules of this package ran."""
+    """Remembers which modules of this package, and which forbidden parts of torch, ran.
 
-    def __init__(self, allow: tuple[str, ...]) -> None:
+    Other than `_Watch` it sees new threads, torch's functions that are written in Python
+    (torch._refs), and calls with torch's overrides switched off; but no operator by its name.
+    """
+
+    def __init__(self, allow: tuple[str, ...], forbidden: tuple[str, ...]) -> None:
         self.allow = (*allow, *OURS)
+        self.forbidden = forbidden
         self.seen: list[str] = []
         self.root = f"{PACKAGE}{os.sep}"
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event != "call" or not frame.f_code.co_filename.startswith(self.root):
+        if event == "c_call":
+            if self.forbidden and _bare(arg.__name__) in self.forbidden and _of_torch(arg):
+                self.seen.append(f"torch's {_bare(arg.__name__)}")
+        elif event == "call":
+            self._enters(frame.f_code.co_filename, frame.f_code.co_name)
+
+    def _enters(self, file: str, name: str) -> None:
+        if name in self.forbidden and file.startswith(TORCH):
+            self.seen.append(f"torch's {name}")
+        if not file.startswith(self.root):
             return
-        parts = Path(frame.f_code.co_filename).relative_to(PACKAGE).with_suffix("").parts
+        parts = Path(file).relative_to(PACKAGE).with_suffix("").parts
         module = ".".join(("llmcourse", *(p for p in parts if p != "__init__")))
         if not any(module == a or module.startswith(f"{a}.") for a in self.allow):
             self.seen.append(module)
+
+
+def _bare(name: str) -> str:
+    """A torch function's name without the marks of its variants: `_softmax`, `gelu_`."""
+    return name.strip("_").removeprefix("special_")
+
+
+def _of_torch(function: Any) -> bool:
+    owner = getattr(function, "__self__", None)
+    if issubclass(type(owner), torch.Tensor):
+        return True
+    return str(getattr(function, "__module__", "")).startswith("torch")
 
 
 def call(
@@ -61,25 +92,22 @@ def call(
 
     Fails also where the learner's code calls what is refused, or is not written yet.
     """
-    sink, watch, profile = io.StringIO(), _Watch(it.forbid), _Profile(it.allow)
+    sink, watch, profile = io.StringIO(), _Watch(it.forbid), _Profile(it.allow, it.forbid)
     error = value = None
-    before = sys.getprofile()
     try:
-        with _quiet(sink), watch:
-            sys.setprofile(profile)
-            try:
-                value = it.function(*args)
-                value = then(value) if then else value
-            finally:
-                sys.setprofile(before)
+        with _quiet(sink), _as_it_was(), _on_watch(watch), _profiled(profile) as kept:
+            value = it.function(*args)
+            value = then(value) if then else value
     except KeyboardInterrupt:
         raise
     except BaseException as raised:  # also SystemExit: `exit()` in an answer ends no kernel
         error = raised
     it.printed.append(sink.getvalue())
     if profile.seen or watch.seen:
-        fail(it, f"calls {(profile.seen + watch.seen)[0]}, which is what you are to write")
-    if isinstance(error, NotImplementedError):
+        fail(it, f"calls {(watch.seen + profile.seen)[0]}, which is what you are to write")
+    if not kept and not isinstance(error, RecursionError):  # which ends a profile too
+        fail(it, "sets another profiler: checks need their own, to see what is called")
+    if isinstance(error, NotImplementedError) and not error.args:
         fail(it, _unwritten(it, error))
     if error is not None and convert:
         fail_with(it, error, "raised")
@@ -88,38 +116,112 @@ def call(
     return value
 
 
+@contextlib.contextmanager
+def _profiled(profile: _Profile) -> Iterator[list[bool]]:
+    """Profile this thread and those it starts; the list is emptied if someone interferes."""
+    before, before_threads = sys.getprofile(), threading.getprofile()
+    kept = [True]
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        yield kept
+    finally:
+        if sys.getprofile() is not profile:
+            kept.clear()
+        sys.setprofile(before)
+        threading.setprofile(before_threads)
+
+
+@contextlib.contextmanager
+def _on_watch(watch: _Watch) -> Iterator[None]:
+    """Watch, and afterwards take away every torch function mode that was left on top."""
+    watch.__enter__()
+    try:
+        yield
+    finally:
+        while _len_torch_function_stack() and _pop_mode() is not watch:
+            pass
+
+
+@contextlib.contextmanager
+def _as_it_was() -> Iterator[None]:
+    """A learner's change of torch's default dtype or gradient mode ends with the call."""
+    dtype, gradients = torch.get_default_dtype(), torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(gradients)
+
+
 def fail_with(it: Check, error: BaseException, what: str) -> NoReturn:
     """The learner's exception: its class, its text, and the line of theirs it came from."""
-    own = _own_line(error)
-    shown = str(error)[:LONGEST] + (f"\nin your line  {own}" if own else "")
+    text = _text(error)
+    lines = [_missing(error) or text[:LONGEST]]
+    own, where = _own_frame(it, error), "in your line"
+    if own is None:
+        own, where = _own_frame(it, error, of_test=True), "in the line"
+    if own is not None and own.line:
+        lines.append(f"{where}  {own.line}")
     hint = ""
     if isinstance(error, RecursionError):
         hint = "it calls itself without end"
-    elif "in-place operation" in str(error) or "modified by an inplace" in str(error):
+    elif "in-place operation" in text or "modified by an inplace" in text:
         hint = "it changes a tensor in place that the gradient still needs: make a new one"
-    fail(it, f"{what} {type(error).__name__}", hint=hint, shown=shown)
+    fail(it, f"{what} {of_class(type(error))}", hint=hint, shown="\n".join(lines))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # of the learner's own class
+        return ""
+
+
+def _missing(error: BaseException) -> str:
+    """What a class of the learner's lacks, and what it has instead; "" for other errors."""
+    if not isinstance(error, AttributeError) or not isinstance(error.name, str):
+        return ""
+    owner = error.obj
+    kind = owner if isinstance(owner, type) else type(owner)
+    if is_known(kind):
+        return ""
+    names = {*vars(kind), *(getattr(owner, "__dict__", None) or ())}
+    public = sorted(name for name in names if not str(name).startswith("_"))
+    has = f"it has {', '.join(public)}" if public else "it has nothing of its own yet"
+    return f"your class {kind.__name__} has no {error.name!r}; {has}"
 
 
 def _unwritten(it: Check, error: BaseException) -> str:
     """Which of the learner's functions still waits: this one, or one that it calls."""
-    own = _own_frame(error)
-    if own is None or own.name in (getattr(it.function, "__name__", own.name), "<lambda>"):
-        return "is not written yet: it still raises NotImplementedError"
-    return f"calls {own.name}, which is not written yet: it still raises NotImplementedError"
+    still = "not written yet: it still raises NotImplementedError"
+    own = _own_frame(it, error) or _own_frame(it, error, of_test=True)
+    if own is None or own.code is getattr(it.function, "__code__", own.code):
+        return f"is {still}"
+    name = own.code.co_qualname.rpartition("<locals>.")[2]
+    if it.of_test:
+        return f"{name} is {still}"
+    return f"calls {name}, which is {still}"
 
 
-def _own_line(error: BaseException) -> str:
-    own = _own_frame(error)
-    return (own.line or "") if own else ""
+@dataclass(frozen=True)
+class _Frame:
+    """A place in a learner's code."""
+
+    code: CodeType
+    line: str
 
 
-def _own_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame that belongs to neither this package nor an installed one."""
+def _own_frame(it: Check, error: BaseException, *, of_test: bool = False) -> _Frame | None:
+    """The innermost frame of neither this package, an installed one, nor the test itself."""
     paths = sysconfig.get_paths()
     foreign = (str(PACKAGE), paths["stdlib"], paths["purelib"], paths["platlib"], "<frozen")
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(foreign):
-            return frame
+    frames = list(traceback.walk_tb(error.__traceback__))
+    for frame, line in reversed(frames):
+        code = frame.f_code
+        ours = it.of_test and code.co_filename == it.file and not of_test
+        if not code.co_filename.startswith(foreign) and not ours:
+            return _Frame(code, linecache.getline(code.co_filename, line).strip())
     return None
 
 

@@ -3,6 +3,8 @@
 import contextlib
 import itertools
 import math
+import types
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,10 @@ def of_type(got: Any, want: Any) -> str:
     """Why an answer has another type."""
     if got is None:
         return "is the `return` missing?"
+    if isinstance(got, types.MethodType):
+        return f"is `@property` missing above `def {got.__name__}`?"
+    if callable(got):
+        return "this is a function, not what it returns: call it"
     if isinstance(got, np.ndarray | np.generic):
         return "stay in torch, or convert at the end: torch.from_numpy, int, float"
     if isinstance(got, Tensor) and isinstance(want, (list, tuple)):
@@ -33,9 +39,25 @@ def of_type(got: Any, want: Any) -> str:
         return "`.item()` makes a number of a tensor with one entry"
     if isinstance(got, float) and isinstance(want, int):
         return "`//` divides without a remainder and stays an int; `/` makes a float"
+    if isinstance(want, (list, tuple)) and isinstance(got, Iterable):
+        return "`list(...)` makes a list of it"
+    if isinstance(want, str) and isinstance(got, bytes):
+        return '`.decode("utf-8")` makes a string of bytes'
+    if isinstance(got, Iterator):
+        return "`yield` makes a generator: `return` the answer"
+    if isinstance(want, Tensor) and isinstance(got, (int, float)):
+        return "`torch.tensor(...)` makes a tensor of a number, but cuts its gradient"
+    if isinstance(want, Tensor) and isinstance(got, tuple) and _with_indices(*got):
+        return "`.values` is the tensor that max, sort, topk and others return with `.indices`"
     if isinstance(want, Tensor) and isinstance(got, (list, tuple)):
         return "torch.stack or torch.cat makes one tensor of several"
     return ""
+
+
+def _with_indices(*got: Any) -> bool:
+    """Whether these are the values and indices that torch's max, sort or topk return."""
+    both = len(got) == 2 and all(isinstance(x, Tensor) for x in got)
+    return both and got[1].dtype == torch.int64 and got[0].shape == got[1].shape
 
 
 def of_dtype(got: Tensor) -> str:
@@ -72,10 +94,9 @@ def usual_cause(it: Check, whole: Any, path: str, got: Any, want: Any) -> str:
 def known(it: Check, got: Any) -> str:
     """The hint of the named mistake whose answer this is."""
     for hint, mistaken in it.mistakes.items():
-        mine, theirs = list(data.leaves(got)), list(data.leaves(it.oracle(mistaken)))
-        if len(mine) == len(theirs) and all(
-            p == q and _alike(g, w, it.tolerance_of(w))
-            for (p, g), (q, w) in zip(mine, theirs, strict=True)
+        mine, theirs = dict(data.leaves(got)), dict(data.leaves(it.oracle(mistaken)))
+        if set(mine) == set(theirs) and all(
+            _alike(mine[path], w, it.tolerance_of(w)) for path, w in theirs.items()
         ):
             return hint
     return ""
@@ -86,7 +107,7 @@ def _alike(got: Any, mistaken: Any, tolerance: float) -> bool:
         fits = isinstance(got, Tensor) and got.shape == mistaken.shape
         return fits and data.close(got, mistaken, tolerance)
     if isinstance(mistaken, (int, float)):
-        number = isinstance(got, (int, float))
+        number = isinstance(got, (int, float)) and abs(got) < 1e308
         return number and math.isclose(got, mistaken, rel_tol=max(tolerance, 1e-9))
     return type(got) is type(mistaken) and bool(got == mistaken)
 
@@ -134,7 +155,7 @@ def factor(got: Tensor, want: Tensor, near: float) -> str:
         return "all zeros: is the result ever filled in?"
     ratio = float((got * want).sum() / (want * want).sum())
     if abs(ratio - 1) > 1e-3 and not data.wrong(got, ratio * want, near).any():
-        if abs(ratio + 1) < near:
+        if abs(ratio + 1) < 1e-3:
             return "the sign is turned round"
         return f"every entry is {ratio:.4g} times what it should be"
     off = got - want

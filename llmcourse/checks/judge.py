@@ -1,6 +1,6 @@
 """Judging an answer, step by step; the first step that fails ends it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,10 @@ from llmcourse.checks.report import (
     ANYTHING,
     Check,
     CheckFailed,
+    around,
     at,
     both,
+    different,
     fail,
     first,
     kind,
@@ -29,19 +31,44 @@ GRADIENT = 10  # times the tolerance: a backward pass sums more often
 def answer(it: Check) -> None:
     """The call's answer, then the arguments it leaves behind, then the gradients."""
     args = data.copy(it.args)
-    got = data.copy(call(it, args))
     want = it.oracle(it.expected)
+    got = data.copy(_plain(it, call(it, args)))
     if want is ANYTHING:
         _check_kind(it, got)
     else:
         _compare(it, got, want)
-    for claim, predicate in it.holds.items():
-        if not predicate(data.copy(got)):
-            fail(it, f"it does not hold that {claim}", shown=f"got  {show(got)}")
+    for claim, how in it.holds.items():
+        _check_claim(it, data.copy(got), claim, *(how if isinstance(how, tuple) else (how,)))
     _check_unchanged(it, args)
     if it.grad:
         with torch.enable_grad():
             _check_gradient(it)
+
+
+def _plain(it: Check, answer: Any) -> Any:
+    try:
+        return data.plain(answer)
+    except data.NotDataError as error:
+        fail(it, f"returned {error}")
+
+
+def _check_claim(
+    it: Check,
+    got: Any,
+    claim: str,
+    predicate: Callable[[Any], bool],
+    explain: Callable[[Any], str] | None = None,
+) -> None:
+    try:
+        if predicate(got):
+            return
+        reason = f"\n{explain(got)}" if explain else ""
+    except CheckFailed:
+        raise
+    except Exception as error:
+        problem = f"it cannot be tried whether {claim}"
+        fail(it, problem, shown=f"{type(error).__name__}: {error}\ngot  {show(got)}")
+    fail(it, f"it does not hold that {claim}", shown=f"got  {show(got)}{reason}")
 
 
 def raises(it: Check) -> None:
@@ -55,12 +82,13 @@ def raises(it: Check) -> None:
         if wanted not in [c.__name__ for c in type(error).__mro__]:
             fail_with(it, error, f"must raise {wanted} here, but raised")
         return
-    fail(it, f"must raise {wanted} here, but returned", shown=f"got  {show(value)}")
+    shown = f"got  {show(_plain(it, value))}"
+    fail(it, f"must raise {wanted} here, but returned", shown=shown)
 
 
 def _compare(it: Check, got: Any, want: Any) -> None:
     """Type, shape, dtype, finite, value: each of everything before the next of anything."""
-    pairs = list(_pairs(it, got, want, ""))
+    pairs = list(_pairs(it, got, got, want))
     tensors = [(p, g, w) for p, g, w in pairs if isinstance(w, Tensor)]
     for path, g, w in tensors:
         if g.shape != w.shape:
@@ -79,46 +107,54 @@ def _compare(it: Check, got: Any, want: Any) -> None:
             )
 
 
-def _pairs(it: Check, got: Any, want: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Leaf by leaf; structure and types must agree (a tuple is as good as a list)."""
+def _pairs(
+    it: Check, whole: Any, got: Any, want: Any, path: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Leaf by leaf, a list of ids as one; structure and types must agree (tuple = list)."""
     if isinstance(want, (list, tuple)) and isinstance(got, (list, tuple)):
         if len(got) != len(want):
             problem = "too few entries" if len(got) < len(want) else "too many entries"
             problem = f"{at(path)}{problem}{_first_difference(got, want)}"
-            fail(it, problem, hint=hints.known(it, got), shown=both(got, want))
-        for i, (g, w) in enumerate(zip(got, want, strict=True)):
-            yield from _pairs(it, g, w, f"{path}[{i}]")
+            fail(it, problem, hint=hints.known(it, whole), shown=around(got, want))
+        inside = [
+            pair
+            for i, (g, w) in enumerate(zip(got, want, strict=True))
+            for pair in _pairs(it, whole, g, w, f"{path}[{i}]")
+        ]
+        yield from [(path, got, want)] if data.is_listing(want) else inside
     elif isinstance(want, dict) and isinstance(got, dict):
         if set(got) != set(want):
             fail(it, f"{at(path)}wrong keys", shown=both(list(got), list(want)))
         for key in want:
-            yield from _pairs(it, got[key], want[key], f"{path}[{key!r}]")
+            yield from _pairs(it, whole, got[key], want[key], f"{path}[{key!r}]")
     else:
         _check_type(it, path, got, want)
         yield path, got, want
 
 
 def _first_difference(got: Sequence, want: Sequence) -> str:
-    for i, (g, w) in enumerate(zip(got, want, strict=False)):
-        if not data.same(g, w):
-            return f", and the first difference is at [{i}]"
+    i = different(got, want)
+    if i < min(len(got), len(want)):
+        return f", and the first difference is at [{i}]"
     return ", but those up to the shorter's end are right"
 
 
 def _check_type(it: Check, path: str, got: Any, want: Any) -> None:
     if isinstance(want, Tensor):
-        right = type(got) in (Tensor, torch.nn.Parameter)
+        right = type(got) in (Tensor, torch.nn.Parameter) and kind(got) == "a tensor"
     elif isinstance(want, float):
-        right = isinstance(got, (int, float)) and not isinstance(got, bool)
+        right = type(got) in (int, float)
     else:
-        right = isinstance(got, type(want)) and isinstance(got, bool) == isinstance(want, bool)
+        right = type(got) is type(want)
     if not right:
         problem = f"{at(path)}returned {kind(got)}, needs {kind(want)}"
         fail(it, problem, hint=hints.of_type(got, want), shown=f"got  {show(got)}")
 
 
 def _check_kind(it: Check, got: Any) -> None:
-    if it.kind is not None and not isinstance(got, it.kind):
+    right = it.kind is None or issubclass(type(got), it.kind)
+    if not right or (type(got) is bool and it.kind in (int, float)):
+        assert it.kind is not None
         wanted = "a tensor" if it.kind is Tensor else f"a {it.kind.__name__}"
         hint = hints.of_type(got, ANYTHING)
         fail(it, f"returned {kind(got)}, needs {wanted}", hint=hint, shown=f"got  {show(got)}")
@@ -153,7 +189,7 @@ def _check_finite(it: Check, path: str, got: Tensor, want: Tensor) -> None:
 def _check_unchanged(it: Check, args: tuple[Any, ...]) -> None:
     names = it.argument_names()
     for name, after, before in zip(names, args, it.args, strict=False):
-        if not data.same(after, before):
+        if not data.same(_plain(it, after), before):
             hint = "work on a copy: `y = x + 1`, `x.clone()`, `list(x)` rather than x += 1"
             fail(it, f"changed its argument {name} in place", hint=hint)
 
@@ -170,11 +206,13 @@ def _check_gradient(it: Check) -> None:
         if data.is_float(g)
     ]
     want = _vjp(it.expected(*theirs), [w for _, _, w in inputs])
-    got = call(it, mine, then=lambda value: _vjp(value, [g for _, g, _ in inputs]))
+    variables = [g for _, g, _ in inputs]
+    got = call(it, mine, then=lambda value: _vjp(data.plain(value), variables))
     if got is None:
         hint = "no detach, item, data, numpy, torch.no_grad or torch.tensor(...) on the way"
         fail(it, "the answer is cut off from its inputs: no gradient", hint=hint)
-    largest = max(float(w.abs().max()) for w in want if w is not None and w.numel())
+    sizes = [float(w.abs().max()) for w in want if w is not None and w.numel()]
+    largest = max(sizes, default=0.0)
     for (name, x, _), g, w in zip(inputs, got, want, strict=True):
         _compare_gradient(it, name, g, torch.zeros_like(x) if w is None else w, largest)
 
@@ -184,6 +222,8 @@ def _compare_gradient(
 ) -> None:
     what = f"wrong gradient with respect to {name}"
     # A gradient that is zero but for rounding (a bias before softmax) is held to the others.
+    if not want.numel():
+        return
     scale = max(float(want.abs().max()), 1e-3 * largest, 1e-30)
     if got is None and float(want.abs().max()) > 1e-6 * largest:
         hint = f"{name} is not used, or by way of detach, item or torch.tensor(...) only"

@@ -3,7 +3,10 @@
 import contextlib
 import contextvars
 import inspect
+import math
+import sys
 import traceback
+import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -14,9 +17,26 @@ from torch import Tensor
 
 from llmcourse.checks import data
 
+UNNAMED: set[type] = {  # classes of Python's own that no module holds by their name
+    type(None),
+    type(lambda: 0),
+    type({}.get),
+    types.GeneratorType,
+    type(len),
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+    types.MethodType,
+    types.ModuleType,
+    types.CoroutineType,
+}
+Claim = Callable[[Any], bool] | tuple[Callable[[Any], bool], Callable[[Any], str]]
 ANYTHING = object()  # no expected answer was given
 SHOWN = 24  # numbers of a tensor; of a larger one a part of the row where it goes wrong
 ROW = 6  # numbers of such a row
+LISTED = 16  # entries of a list that are shown; of a longer one those around the first wrong
+WRITTEN = 60  # characters of a string, likewise
+COUNT = 1000  # an int from here on is a count, and it says something by how much it is off
 LONGEST = 2000  # characters of a learner's own output
 
 _hidden: contextvars.ContextVar[bool] = contextvars.ContextVar("hidden", default=False)
@@ -69,16 +89,23 @@ class Check:
     grad: Sequence[int]
     causal_in: int | None
     mistakes: dict[str, Any]
-    holds: dict[str, Callable[[Any], bool]]
+    holds: dict[str, Claim]
     kind: type | None
     forbid: tuple[str, ...]
     allow: tuple[str, ...]
+    file: str = ""
     printed: list[str] = field(default_factory=list)
+
+    @property
+    def of_test(self) -> bool:
+        """Whether the function is one of the test's own: it stands where the check stands."""
+        code = getattr(self.function, "__code__", None)
+        return bool(self.file) and getattr(code, "co_filename", "") == self.file
 
     def oracle(self, expected: Any) -> Any:
         """An expected or mistaken answer; a function gets every float tensor in float64."""
         if not data.is_oracle(expected):
-            return expected
+            return data.copy(expected)
         return data.copy(expected(*data.map_tensors(data.double, self.args)))
 
     def dtype_of(self, want: Tensor) -> torch.dtype:
@@ -103,9 +130,12 @@ class Check:
         """Of the function's signature; numbers where a stand-in does not tell."""
         numbered = [f"number {i + 1}" for i in range(len(self.args))]
         try:
-            names = list(inspect.signature(self.function).parameters)
-        except (TypeError, ValueError):
+            parameters = inspect.signature(self.function).parameters.values()
+        except Exception:  # a callable object of the learner's may do anything
             return numbered
+        names = [
+            p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
         return names if len(names) >= len(numbered) else numbered
 
 
@@ -171,20 +201,59 @@ def size(it: Check, got: Any, want: Any) -> str:
         error = float((got.double() - want.double()).abs().nan_to_num(0.0).max())
         return f": off by {error / data.scale(want):.2g} of the largest entry{where}"
     if isinstance(want, str):
-        pairs = list(zip(got, want, strict=False))
-        right = next((i for i, (g, w) in enumerate(pairs) if g != w), len(pairs))
+        right = different(got, want)
+        if right == len(got):
+            return f": its {right} characters are right, but more must follow"
+        if right == len(want):
+            return f": the first {right} characters are right, and all there should be"
         return f": the first {right} characters are right, the next is not"
-    if isinstance(want, (int, float)) and not isinstance(want, bool) and want:
-        percent = 100 * abs(got - want) / abs(want)
-        return f": off by {percent:.0f}%" if percent >= 10 else f": off by {percent:.2g}%"
-    return ""
+    if isinstance(want, (list, tuple)):
+        pairs = enumerate(zip(got, want, strict=True))
+        bad = [i for i, (g, w) in pairs if not data.close(g, w, 0.0)]
+        return f": {len(bad)} of {len(want)} entries, first at [{bad[0]}]"
+    return _percent(got, want)
+
+
+def _percent(got: Any, want: Any) -> str:
+    """How far off a float is, or a count; a small int may be an id, and ids are not near."""
+    if isinstance(want, float) and not abs(got) < math.inf:
+        return f": it is {got}"
+    if isinstance(want, bool) or not want or (isinstance(want, int) and abs(want) < COUNT):
+        return ""
+    if not abs(got) < 1e6 * abs(want):
+        return ": off by far"
+    percent = 100 * abs(got - want) / abs(want)
+    return f": off by {percent:.0f}%" if percent >= 10 else f": off by {percent:.2g}%"
+
+
+def different(got: Sequence, want: Sequence) -> int:
+    """The first index where two strings or lists differ, or the shorter one's length."""
+    pairs = enumerate(zip(got, want, strict=False))
+    shorter = min(len(got), len(want))
+    return next((i for i, (g, w) in pairs if not data.same(g, w)), shorter)
 
 
 def shown(it: Check, got: Any, want: Any) -> str:
     """Expected and got, for a visible check."""
+    if isinstance(want, (str, list, tuple)):
+        return around(got, want)
     if not isinstance(want, Tensor):
-        return both(got, want)
+        off = got - want if type(got) is type(want) is int and abs(want) >= COUNT else 0
+        note = f"  ({abs(off)} too {'many' if off > 0 else 'few'})" if abs(off) < 10**18 else ""
+        return both(got, want) + (note if off else "")
     return both(got, want, first(it, data.wrong(got, want, it.tolerance_of(want))))
+
+
+def around(got: Any, want: Any) -> str:
+    """Expected and got; of long strings and lists what stands around the first difference."""
+    most = WRITTEN if isinstance(want, str) else LISTED
+    longer = max(len(got), len(want))
+    if longer <= most:
+        return both(got, want)
+    start = max(0, min(different(got, want) - most // 4, longer - most))
+    where = f"at [{start}:{start + most}] "
+    got, want = got[start : start + most], want[start : start + most]
+    return _lines(where, got, want)
 
 
 def both(got: Any, want: Any, index: list[int] | None = None) -> str:
@@ -196,26 +265,34 @@ def both(got: Any, want: Any, index: list[int] | None = None) -> str:
         row = (*index[:-1], slice(start, stop))
         where = f"at [{''.join(f'{i}, ' for i in index[:-1])}{start}:{stop}] "
         got, want = got[row], want[row]
+    return _lines(where, got, want)
+
+
+def _lines(where: str, got: Any, want: Any) -> str:
     return f"expected {where} {show(want)}\ngot      {' ' * len(where)} {show(got)}"
 
 
 def show(value: Any) -> str:
     """A value in at most some ten lines."""
+    try:
+        text = _write(value)
+    except Exception:  # a learner's object; an int of thousands of digits; a sparse tensor
+        text = f"<{of_class(type(value))}>"
+    text = text if len(text) <= 600 else f"{text[:600]} ..."
+    lines = [line for line in text.splitlines() if line.strip()]
+    return ("\n" + " " * 10).join(lines) or text
+
+
+def _write(value: Any) -> str:
     if isinstance(value, Tensor):
         value = value.detach()
         value = (value.double() if value.is_floating_point() else value).numpy()
     if isinstance(value, np.ndarray):
-        text = np.array2string(
+        return np.array2string(
             value, precision=5, suppress_small=True, threshold=SHOWN, edgeitems=2
         )
-    else:
-        plain = data.map_tensors(
-            lambda x: x.tolist() if x.numel() <= SHOWN else "tensor", value
-        )
-        text = repr(plain)
-    text = text if len(text) <= 600 else f"{text[:600]} ..."
-    lines = [line for line in text.splitlines() if line.strip()]
-    return ("\n" + " " * 10).join(lines) or text
+    plain = data.map_tensors(lambda x: x.tolist() if x.numel() <= SHOWN else "tensor", value)
+    return repr(plain)
 
 
 def kind(value: Any) -> str:
@@ -223,8 +300,28 @@ def kind(value: Any) -> str:
     if value is None:
         return "None"
     if isinstance(value, Tensor):
-        return "a tensor"
+        if value.device.type != "cpu":
+            return f"a tensor on device {value.device.type}"
+        strided = value.layout == torch.strided and not value.is_nested
+        return "a tensor" if strided else "a sparse or nested tensor"
     if isinstance(value, np.ndarray):
         return "a numpy array"
-    name = type(value).__name__
+    name = of_class(type(value))
     return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
+
+
+def of_class(kind: type) -> str:
+    """A class's name; in a hidden check that of a known one, for others may be made to tell."""
+    if not _hidden.get() or is_known(kind):
+        return kind.__name__
+    known = next(base for base in kind.__mro__ if is_known(base))
+    return "object" if known is object else known.__name__
+
+
+def is_known(kind: type) -> bool:
+    """Whether a class comes from an imported module under its own name, not from a notebook."""
+    name, module = kind.__name__, kind.__module__
+    if module == "__main__" or not isinstance(module, str):
+        return False
+    where = vars(sys.modules[module]) if module in sys.modules else {}
+    return where.get(name) is kind or getattr(types, name, None) is kind or kind in UNNAMED

@@ -94,10 +94,13 @@ def plain(line: str) -> str:
 
 
 def two_sentences(line: str) -> bool:
-    """Whether a sentence ends inside the line."""
-    text = re.sub(r"\b(e\.g|i\.e|cf|vs|al|Fig|No|[A-Z])\.", "", plain(line))
-    text = re.sub(r"^(\d+\.|[-*+])\s+", "", text)
-    return re.search(r"[.?!][)\"'”]?\s+[\"'“(]?[A-Z]", text) is not None
+    """Whether a sentence ends inside the line; a quotation or a name in bold may end there."""
+    text = re.sub(r"^(\d+\.|[-*+])\s+", "", line)
+    text = plain(re.sub(r"^\*\*[^*]+\.\*\*", "", text))
+    text = re.sub(
+        r"\b(e\.g|i\.e|cf|vs|al|Fig|No|[A-Z])\.", "", re.sub(r"\"[^\"]*\"", "it", text)
+    )
+    return re.search(r"[.?!][)'”]?\s+['“(]?[A-Z]", text) is not None
 
 
 def capitals(heading: str) -> list[str]:

@@ -146,6 +146,8 @@ def test_no_measurement_is_typed(text: str) -> None:
 def test_prose_laws_catch_what_they_forbid() -> None:
     assert two_sentences("It is fast. It is small.")
     assert two_sentences("Why? Because.")
+    assert two_sentences("1. **Mask.** Scores go. A token stays.")
+    assert not two_sentences('1. **Mask.** Scores go, as in "It rains. It pours".')
     assert not two_sentences("Ask A. N. Other, e.g. Gomez et al. {cite:p}`x`.")
     assert capitals("The Key Idea") == ["Key", "Idea"]
     assert capitals("The KV cache of GPT-2 in Kimi K3") == []

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from visits import pages
 
+pytestmark = pytest.mark.slow  # needs the built site
 MB = 1_000_000
 ASSETS, PAGE = 1.3 * MB, 1.0 * MB  # compressed, as a server would send them
 LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
