@@ -1,8 +1,9 @@
 """Guard: no text of a solution or of a hidden test stands where learners can read it.
 
 What is secret is read from the markers in solutions/. Text is compared without its white
-space and through several readings of a file (as it is, without HTML tags, with HTML and JSON
-escapes undone), so that highlighting or escaping hides nothing. What the package and the
+space, comments and trailing commas, and through several readings of a file (as it is, without
+HTML tags, with HTML, JSON and URL escapes undone, unpacked), so that neither highlighting nor
+escaping nor a formatter hides it. Other names for the variables do. What the package and the
 book show is public: a solution may share lines with them, a twist or a hidden test may not
 stand there whole.
 """
@@ -10,6 +11,7 @@ stand there whole.
 import html
 import json
 import re
+import urllib.parse
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -17,11 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from llmcourse.course import assignments
+from llmcourse.grading import unpack
 
 SHORTEST = 24  # characters without white space; shorter lines are judged with their neighbours
 BLOCK = 3  # so many lines of a solution in a row are one, wherever each of them stands alone
 COVERED = 0.7  # a twist or hidden test of which so much stands in the book is given away
+PRINTED = str.maketrans(  # what typesetting makes of code
+    {"'": '"', "‘": '"', "’": '"', "“": '"', "”": '"', "…": "...", "–": "--", "−": "-"}
+)
 TEXT = {".ipynb", ".html", ".htm", ".js", ".json", ".md", ".rst", ".py", ".txt", ".csv", ".xml"}
+PACKED = {".zip", ".gz", ".npz", ".png", ".svg", ".ps", ".pdf", ".log", ".css", ".tsv", ".yml"}
+COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#[^\n\"']*$")
+MARGIN = re.compile(r"(?m)^[ \t]*(?:\d+[ \t|:.]+|>>>|\.\.\. |[>#|+*-]+[ \t])+")
 REGION = re.compile(
     r"[^\n]*BEGIN (SOLUTION|HIDDEN TESTS|MARK SCHEME)[^\n]*\n(.*?)\n?[^\n]*END \1[^\n]*", re.S
 )
@@ -56,14 +65,16 @@ def secrets(solutions: Path) -> list[Secret]:
 
 def _of_notebook(path: Path) -> Iterator[Secret]:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    beside = squeeze("\n".join(_outside(c) for c in cells if c["cell_type"] == "code"))
+    around = "\n".join(_outside(c) for c in cells if c["cell_type"] == "code")
+    beside = squeeze(COMMENT.sub("", around))
     answers = [c for c in cells if _is_answer(c) and c["cell_type"] == "code"]
     for cell in cells:
         where = f"{path.parent.name}, cell {cell.get('id', '?')}"
         last = bool(answers) and cell is answers[-1]
         for kind, text in _regions(cell):
             kind = "twist" if last and kind == "solution" else kind
-            lines = tuple(line for line in map(squeeze, text.split("\n")) if line)
+            bare = COMMENT.sub("", text)
+            lines = tuple(line for line in map(squeeze, bare.split("\n")) if line)
             if lines:
                 yield Secret(kind, where, lines, beside)
 
@@ -91,26 +102,32 @@ def _outside(cell: dict[str, Any]) -> str:
 
 
 def squeeze(text: str) -> str:
-    """Return `text` as it is compared: without white space, with one kind of quote."""
-    return re.sub(r"\s+", "", text).replace("'", '"')
+    """Return `text` as it is compared: without white space, with one kind of quote.
+
+    A comma before a closing bracket goes too: whether it stands there is a formatter's choice.
+    """
+    text = re.sub(r"\\\n|[\s\u00ad\u200b-\u200f\u2060\ufeff]+", "", text).translate(PRINTED)
+    return re.sub(r",(?=[)\]}])", "", text)
 
 
 def public_text(root: Path) -> str:
     """Return what everyone may read, squeezed: the package's source and the book's."""
     files = [p for p in (root / "llmcourse").rglob("*.py") if "grading" not in p.parts]
     files += [p for p in (root / "book").rglob("*") if p.suffix in {".md", ".ipynb", ".bib"}]
-    return "\0".join(squeeze("\n".join(_strings(p))) for p in sorted(files))
+    texts = ("\n".join(_strings(p)) for p in sorted(files))
+    return "\0".join(squeeze(form) for text in texts for form in (text, COMMENT.sub("", text)))
 
 
 def _strings(path: Path) -> list[str]:
     """Return the texts in a file: of a notebook every string in it, metadata included."""
-    text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix != ".ipynb":
-        return [text]
+        return [unpack.text(raw) for raw in unpack.layers(path.read_bytes())]
     try:
-        return list(_walk(json.loads(text)))
+        found = list(_walk(json.loads(path.read_text(encoding="utf-8", errors="replace"))))
     except ValueError:
-        return [text]
+        return [unpack.text(path.read_bytes())]
+    inner = (raw for text in found for raw in unpack.encoded(text))
+    return [*found, "\n".join(found), *map(unpack.text, inner)]
 
 
 def _walk(value: Any) -> Iterator[str]:
@@ -125,12 +142,19 @@ def _walk(value: Any) -> Iterator[str]:
 
 def readings(path: Path) -> list[str]:
     """Return the texts of a file and what is left of them without tags and escapes."""
+    return list(dict.fromkeys(one for text in _strings(path) for one in unwrap(text)))
+
+
+def unwrap(text: str) -> list[str]:
+    """Return a text, and what it may be read as: without tags, escapes, comments, margins."""
     found: dict[str, None] = {}
-    for text in _strings(path):
-        plain = _unslash(text)
-        for one in (text, plain, _untag(text), _untag(plain)):
-            found |= dict.fromkeys((one, html.unescape(one), html.unescape(html.unescape(one))))
-            found |= dict.fromkeys((_untag(html.unescape(one)),))
+    for one in dict.fromkeys((text, _unslash(text), urllib.parse.unquote(text))):
+        plain = html.unescape(one)
+        found |= dict.fromkeys((one, _untag(one), plain, html.unescape(plain)))
+        found |= dict.fromkeys((html.unescape(_untag(one)), _untag(plain)))
+    for one in list(found):
+        bare = MARGIN.sub("", one)
+        found |= dict.fromkeys((bare, COMMENT.sub("", one), COMMENT.sub("", bare)))
     return list(found)
 
 
@@ -139,11 +163,15 @@ def _untag(text: str) -> str:
 
 
 def _unslash(text: str) -> str:
-    """Undo the escapes of JSON and JavaScript strings."""
-    text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda m: chr(int(m[1], 16)), text)
+    """Undo the escapes of JSON, JavaScript and Python strings."""
+    text = re.sub(r"\\(?:u|x|u\{)([0-9a-fA-F]{4}|[0-9a-fA-F]{2})\}?", _character, text)
     return (
         text.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"').replace("\\'", "'")
     )
+
+
+def _character(escape: re.Match[str]) -> str:
+    return chr(int(escape[1], 16))
 
 
 def pieces(secret: Secret, public: str) -> list[str]:
@@ -159,7 +187,7 @@ def _runs(lines: tuple[str, ...], least: int) -> Iterator[str]:
     enough = SHORTEST if least == 1 else 2 * SHORTEST
     for start in range(len(lines)):
         for end in range(start + least, len(lines) + 1):
-            if len(text := "".join(lines[start:end])) >= enough:
+            if len(text := squeeze("".join(lines[start:end])).rstrip(",")) >= enough:
                 yield text
                 break
 
@@ -234,12 +262,17 @@ def given_away(hidden: list[Secret], public: str, root: Path) -> list[Leak]:
 
 
 def text_files(folder: Path) -> list[Path]:
-    """Return the text files below `folder`, without the theme's own scripts and styles."""
+    """Return the files below `folder` that hold text, without the theme's own scripts."""
     return [
         path
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix in TEXT and "_static" not in path.parts
+        if path.is_file() and path.suffix in TEXT | PACKED and "_static" not in path.parts
     ]
+
+
+def all_files(folder: Path) -> list[Path]:
+    """Return every file below `folder`."""
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def check(root: Path, release: Path | None = None) -> list[Leak]:
@@ -249,7 +282,7 @@ def check(root: Path, release: Path | None = None) -> list[Leak]:
     """
     hidden, public = secrets(root / "solutions"), public_text(root)
     leaks = given_away(hidden, public, root)
-    leaks += scan(text_files(release or root / "exercises"), hidden, public)
+    leaks += scan(all_files(release or root / "exercises"), hidden, public)
     if release is None:
         leaks += scan(text_files(root / "_build" / "html"), hidden, public)
         leaks += check_feedback(root, hidden, public)
