@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export JUPYTER_PLATFORM_DIRS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lab exercises demo-class fmt lint check upgrade clean
+.PHONY: help book test lab exercises demo-class bench fmt lint check upgrade clean
 
 help:
 	@echo "make book          read the course; the other targets:"
@@ -45,6 +45,9 @@ exercises: $(VENV)/.grade ## regenerate exercises/ from solutions/
 
 demo-class: $(VENV)/.grade ## six sample learners: released, submitted, graded, with feedback and a table
 	@$(BIN)/llmcourse demo-class
+
+bench: $(VENV)/.everything ## speed and memory against public peers: a table, plots, benchmarks/results/ (an hour)
+	@$(BIN)/python benchmarks/kernels.py
 
 fmt: $(VENV)/.test ## bring code and notebooks into their canonical form
 	@$(BIN)/ruff check --fix-only --quiet .

@@ -13,14 +13,14 @@ Merges and ids are those of Hugging Face ``tokenizers`` (``BpeTrainer`` over
 import heapq
 import json
 import operator
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import AnyStr
 
 import regex
-from tqdm import tqdm
+
+from llmcourse.progress import bar
 
 Pair = tuple[int, int]
 
@@ -223,12 +223,12 @@ class Tokenizer:
         vocab = [bytes([byte]) for byte in BYTES]
         merges = []
         num_merges = vocab_size - smallest
-        bar = tqdm(total=num_merges, desc="merges", disable=not progress, file=sys.stdout)
+        done = bar(num_merges, what="merges", show=progress)
         for first, second in learn_merges(words, num_merges):
             merges.append((vocab[first], vocab[second]))
             vocab.append(vocab[first] + vocab[second])
-            bar.update()
-        bar.close()
+            done.update()
+        done.close()
         return cls(merges, [*vocab, END_OF_TEXT.encode()] if end_of_text else vocab)
 
     def encode(self, text: str | bytes, *, special: bool = True) -> list[int]:

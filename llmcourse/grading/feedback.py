@@ -8,7 +8,8 @@ from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from llmcourse.grading.leaks import REGION, is_marker, squeeze
+from llmcourse.grading import unpack
+from llmcourse.grading.leaks import COMMENT, REGION, is_marker, squeeze, unwrap
 
 FAILURE = "CheckFailed"  # llmcourse.checks: the one error whose text is meant for learners
 WITHHELD = "(withheld: it holds text of a hidden test)"
@@ -26,7 +27,8 @@ class HideHidden(NbGraderPreprocessor):
     ) -> tuple[NotebookNode, ResourcesDict]:
         """Return the notebook as its learner may see it."""
         tests = [m for cell in nb.cells for m in REGION.findall(cell.source) if _graded(cell)]
-        lines = {squeeze(line) for kind, text in tests for line in text.split("\n")}
+        bare = [COMMENT.sub("", text) for _, text in tests]
+        lines = {squeeze(line).rstrip(",") for text in bare for line in text.split("\n")}
         secret = {line for line in lines if len(line) >= 16}
         for cell in nb.cells:
             if _graded(cell):
@@ -79,8 +81,10 @@ def _withhold(out: NotebookNode, secret: set[str]) -> NotebookNode:
 
 
 def _tells(text: str, secret: set[str]) -> bool:
-    said = squeeze(re.sub(r"\x1b\[[0-9;]*m", "", text))
-    return any(line in said or line.replace('"', '\\"') in said for line in secret)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    inner = [unpack.text(raw) for raw in unpack.encoded(text)]
+    said = [squeeze(one) for whole in (text, *inner) for one in unwrap(whole)]
+    return any(line in one for line in secret for one in said)
 
 
 def _texts(value: Any) -> list[str]:

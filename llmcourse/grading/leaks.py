@@ -123,11 +123,12 @@ def _strings(path: Path) -> list[str]:
     if path.suffix != ".ipynb":
         return [unpack.text(raw) for raw in unpack.layers(path.read_bytes())]
     try:
-        found = list(_walk(json.loads(path.read_text(encoding="utf-8", errors="replace"))))
+        book = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except ValueError:
         return [unpack.text(path.read_bytes())]
+    found = list(_walk(book))
     inner = (raw for text in found for raw in unpack.encoded(text))
-    return [*found, "\n".join(found), *map(unpack.text, inner)]
+    return [*found, "\n".join(_sources(path)), *map(unpack.text, inner)]
 
 
 def _walk(value: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from llmcourse.grading.zoo import Notebook, grade_info, read_notebook
+from llmcourse.grading.zoo import Notebook, grade_info, read_notebook, released
 
 Cell = dict[str, Any]
 MARKERS = {
@@ -26,7 +26,10 @@ MARKERS = {
 }
 ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 POINTS = range(8, 13)
+DATA = "data"  # as llmcourse.grading.stock, which needs nbgrader, lets through
+CODE = {".py", ".ipynb", ".md", ".pyc"}
 LOUD = {"stderr", "warn", "warnings", "tqdm", "logging"}
+KEEPERS = {"append", "extend", "insert", "add", "update", "setdefault"}
 JUDGES = {"isinstance", "type", "print", "repr", "hash", "id", "vars", "dir"}
 
 
@@ -39,11 +42,31 @@ def check(path: Path) -> list[str]:
     """Every fault of solutions/NN_slug/slug.ipynb: what `lint` and `lint_place` find."""
     chapters = path.resolve().parents[2] / "book" / "chapters.yml"
     known = yaml.safe_load(chapters.read_text(encoding="utf-8")) if chapters.exists() else None
-    return lint_place(path, known) + lint(read_notebook(path))
+    notebook = read_notebook(path)
+    return lint_place(path, known) + lint(notebook) + lint_data(path, notebook)
+
+
+def lint_data(path: Path, notebook: Notebook) -> list[str]:
+    """Faults of data/ beside it, which is released: cells that learners see name its files.
+
+    So no test's file goes along, nor one that was forgotten there.
+    """
+    folder = path.parent / DATA
+    shown = "\n".join(cell["source"] for cell in released(notebook)["cells"])
+    found = []
+    for file in sorted(folder.rglob("*")) if folder.is_dir() else []:
+        name = file.relative_to(path.parent).as_posix()
+        if file.is_symlink() or file.suffix in CODE or file.name.startswith("."):
+            found.append(f"{name}: only plain data files may lie in {DATA}/")
+        elif file.is_file() and not re.search(rf"\b{re.escape(file.name)}(?!\w)", shown):
+            found.append(
+                f"{name}: no cell that learners see names it, but it would be released"
+            )
+    return found
 
 
 def lint_place(path: Path, chapters: list[dict[str, str]] | None) -> list[str]:
-    """Faults of where it lies: in its chapter's folder, under its name, alone or with data.
+    """Faults of where it lies: in its chapter's folder, under its name, alone or with data/.
 
     Without a list of chapters any number and slug will do.
     """
@@ -56,8 +79,13 @@ def lint_place(path: Path, chapters: list[dict[str, str]] | None) -> list[str]:
         found.append(
             f"{path.name}: its folder must be NN_{path.stem}, with the chapter's number"
         )
-    beside = [p.name for p in sorted(folder.iterdir()) if p.name != path.name]
-    beside = [name for name in beside if not name.startswith(".") and name != "data"]
+    beside = [
+        p.name
+        for p in sorted(folder.iterdir())
+        if p.name != path.name and not p.name.startswith(".")
+    ]
+    if (folder / DATA).is_dir():
+        beside.remove(DATA)
     return found + [f"{n}: lies beside the notebook, and would be released" for n in beside]
 
 
@@ -230,10 +258,7 @@ def _misuse(node: ast.Name, around: dict[ast.AST, ast.AST]) -> str:
 
 def _judged(function: ast.AST, theirs: set[str]) -> Iterator[str]:
     """Places in a test's function where something of a learner's is looked into."""
-    tainted = set(theirs)
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and _names(node.value) & tainted:
-            tainted |= {n for target in node.targets for n in _names(target)}
+    tainted = _tainted(function, theirs)
     for node in ast.walk(function):
         judged: list[ast.AST] = []
         if isinstance(node, ast.Compare | ast.JoinedStr):
@@ -245,6 +270,58 @@ def _judged(function: ast.AST, theirs: set[str]) -> Iterator[str]:
         if any(_names(part) & tainted for part in judged):
             line = getattr(node, "lineno", 0)
             yield f"line {line}: looks into something of the learner's; return it to the check"
+
+
+def _tainted(function: ast.AST, theirs: set[str]) -> set[str]:
+    """Names in a test's function that may hold something of a learner's."""
+    bound = [pair for node in ast.walk(function) for pair in _bound(node)]
+    tainted, before = set(theirs), set[str]()
+    while tainted != before:
+        before = set(tainted)
+        for target, value in bound:
+            if _names(value) & tainted:
+                tainted |= _stored(target)
+    return tainted
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """(what is bound, what to) of one statement: `a, b = x, y` binds a to x and b to y."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from _paired(target, node.value)
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and node.value:
+        yield node.target, node.value
+    elif isinstance(node, ast.For | ast.comprehension):
+        yield from _paired(node.target, node.iter)
+    elif isinstance(node, ast.withitem) and node.optional_vars:
+        yield node.optional_vars, node.context_expr
+    elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in KEEPERS:
+        for value in node.args:
+            yield node.func, value
+
+
+def _paired(target: ast.AST, value: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """One by one where both sides are written out; zip and enumerate are seen through."""
+    name = getattr(value.func, "id", "") if isinstance(value, ast.Call) else ""
+    parts: list[ast.expr] = getattr(value, "elts", [])
+    if isinstance(value, ast.Call) and name in ("zip", "enumerate"):
+        parts = [ast.Constant(0), *value.args[:1]] if name == "enumerate" else value.args
+    into: list[ast.expr] = getattr(target, "elts", [])
+    starred = any(isinstance(part, ast.Starred) for part in (*into, *parts))
+    if into and len(into) == len(parts) and not starred:
+        for pair in zip(into, parts, strict=True):
+            yield from _paired(*pair)
+    else:
+        yield target, value
+
+
+def _stored(target: ast.AST) -> set[str]:
+    """The names that a target changes: of `d[i].x` d alone."""
+    while isinstance(target, ast.Subscript | ast.Attribute | ast.Starred):
+        target = target.value
+    if isinstance(target, ast.Tuple | ast.List):
+        return {name for part in target.elts for name in _stored(part)}
+    return {target.id} if isinstance(target, ast.Name) else set()
 
 
 RULES: list[Callable[[Notebook], Iterator[str]]] = [

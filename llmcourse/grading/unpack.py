@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 DEEPEST = 3  # layers: a picture, in a notebook, in a zip file
 HUGE = 20_000_000  # bytes of one layer; a text that leaks is shorter
-BASE64 = re.compile(r"[A-Za-z0-9+/_-]{32,}(?:\s[A-Za-z0-9+/_-]{16,})*={0,2}")
+BASE64 = re.compile(r"[A-Za-z0-9+/_-]{32,}(?:\s*\n\s*[A-Za-z0-9+/_-]+)*={0,2}")
 NOTE = re.compile(rb"(?s)(tEXt|zTXt|iTXt)")
 
 
@@ -34,6 +34,7 @@ def encoded(text: str) -> Iterator[bytes]:
     """Yield what is written in base64 in a text, wherever it stands."""
     for found in BASE64.finditer(text):
         letters = re.sub(r"\s", "", found[0]).rstrip("=").translate({45: "+", 95: "/"})
+        letters = letters[:-1] if len(letters) % 4 == 1 else letters
         with contextlib.suppress(binascii.Error, ValueError):
             raw = base64.b64decode(letters + "=" * (-len(letters) % 4))
             yield raw
@@ -44,11 +45,11 @@ def _members(raw: bytes) -> Iterator[bytes]:
     """The files of a zip archive (also .npz), up to a size."""
     if raw[:2] != b"PK":
         return
-    with contextlib.suppress(zipfile.BadZipFile, OSError, RuntimeError, zlib.error):
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            for info in archive.infolist():
-                if info.file_size <= HUGE:
-                    yield archive.read(info)
+    broken = contextlib.suppress(zipfile.BadZipFile, OSError, RuntimeError, zlib.error)
+    with broken, zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        for info in archive.infolist():
+            if info.file_size <= HUGE:
+                yield archive.read(info)
 
 
 def _deflated(raw: bytes) -> Iterator[bytes]:

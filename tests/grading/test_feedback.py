@@ -1,5 +1,9 @@
 """Feedback shows work, scores and messages, and nothing that tells of a hidden test."""
 
+import base64
+import html
+import json
+
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -86,7 +90,20 @@ def test_a_marker_without_its_partner_shows_too_little_rather_than_a_test(broken
         assert "hidden_input" not in cell.source
 
 
-@pytest.mark.parametrize("text", [SECRET, f"\x1b[31m{SECRET}\x1b[0m", repr([SOURCE])])
+TELLING = [
+    SECRET,
+    f"\x1b[31m{SECRET}\x1b[0m",
+    repr([SOURCE]),
+    json.dumps({"In": [SOURCE]}),
+    html.escape(SECRET),
+    "\n".join(SECRET),
+    SECRET.replace("'", '"').replace(" ", "   "),
+    base64.b64encode(SOURCE.encode()).decode(),
+    f"1: {SECRET}  # mine",
+]
+
+
+@pytest.mark.parametrize("text", TELLING)
 def test_a_learners_own_output_with_a_line_of_a_hidden_test_is_withheld(text):
     _, own = hide(learner=[printed(text)])
     assert own.outputs[0].text == WITHHELD

@@ -1,9 +1,13 @@
 """The leak guard finds every kind of planted leak, and nothing where there is none."""
 
 import base64
+import gzip
 import html
 import json
 import textwrap
+import urllib.parse
+import zipfile
+import zlib
 
 import pytest
 from pygments import highlight
@@ -99,6 +103,155 @@ SITE = {
     "comment.html": f"<!-- {PAIR} -->",
     "lines.html": "".join(f"<tr><td>{c}</td></tr>" for c in PAIR),
 }
+
+
+def chunk(kind, body):
+    return (
+        len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+    )
+
+
+def png(kind, note):
+    """A picture of one pixel with a note in its metadata."""
+    head = chunk(b"IHDR", b"\0\0\0\1\0\0\0\1\x08\0\0\0\0")
+    pixel = chunk(b"IDAT", zlib.compress(b"\0\0"))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(kind, note) + pixel + chunk(b"IEND", b"")
+
+
+PICTURES = {
+    "plain": png(b"tEXt", b"Comment\0" + PAIR.encode()),
+    "compressed": png(b"zTXt", b"Comment\0\0" + zlib.compress(PAIR.encode())),
+    "international": png(b"iTXt", b"Comment\0\1\0\0\0" + zlib.compress(PAIR.encode())),
+}
+
+
+def wrapped(text):
+    return "\n".join(textwrap.wrap(base64.b64encode(text.encode()).decode(), 76))
+
+
+TYPESET = PAIR.replace('"sample"', "“sample”").replace('"double"', "‘double’")
+SITE |= {
+    "hex.html": "<pre>" + "".join(f"&#x{ord(c):x};" for c in PAIR) + "</pre>",
+    "quotes.html": f"<p>{TYPESET}</p>",
+    "breaks.html": PAIR.replace("(", "<br>(").replace(" ", "&nbsp;"),
+    "zero_width.html": "\u200b".join(PAIR),
+    "soft_hyphens.html": "&shy;".join(PAIR.split("_")).replace("&shy;", "_&shy;"),
+    "link.html": f"<a href='https://x.test/?code={urllib.parse.quote(PAIR)}'>x</a>",
+    "data.html": f"<a href='data:text/plain;base64,{wrapped(PAIR)}'>x</a>",
+    "numbered.html": "".join(f"<span>{n}</span> {s}\n" for n, s in enumerate([PAIR, TEST], 9)),
+    "commented.md": f"# {PAIR}\n",
+    "quoted.md": f"> {PAIR}\n",
+    "changed.md": f"+ {PAIR}\n- {TEST}\n",
+    "session.md": f">>> {PAIR.strip()}\n",
+    "remarks.py": f"{PAIR}  # five numbers\n",
+    "formatted.py": TEST.replace("(", "(\n    ")
+    .replace(", ", ",\n    ")
+    .replace("x)", "x,\n)"),
+    "joined.py": PAIR.replace(".normal", " \\\n    .normal"),
+    "hex.js": "x = '" + PAIR.replace("(", "\\x28").replace(")", "\\u{0029}") + "'",
+    "table.csv": f"a,b\n1,{PAIR}\n",
+}
+PACKED = {
+    "picture.png": PICTURES["plain"],
+    "compressed.png": PICTURES["compressed"],
+    "international.png": PICTURES["international"],
+    "log.gz": gzip.compress(PAIR.encode()),
+    "wide.txt": PAIR.encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_hidden_test_in_a_packed_file_is_found(released, name):
+    site = released / "_build" / "html" / "_images"
+    site.mkdir(parents=True)
+    (site / name).write_bytes(PACKED[name])
+    assert "hidden test in 04_sample, cell double-check" in whats(leaks.check(released))
+
+
+def test_a_hidden_test_in_an_archive_of_the_site_is_found(released):
+    site = released / "_build" / "html"
+    site.mkdir(parents=True)
+    with zipfile.ZipFile(site / "all.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("inner/a.png", PICTURES["compressed"])
+    assert "hidden test" in whats(leaks.check(released))
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_a_hidden_test_in_the_notes_of_a_notebooks_picture_is_found(released, kind):
+    def plant(cells, book):
+        picture = {"image/png": base64.b64encode(PICTURES[kind]).decode()}
+        shown = {"output_type": "display_data", "data": picture, "metadata": {}}
+        cells["imports"]["outputs"] = [shown]
+
+    edit(released, plant)
+    assert "hidden test in 04_sample, cell double-check" in whats(leaks.check(released))
+
+
+def test_a_solution_in_an_attached_picture_is_found(released):
+    def plant(cells, book):
+        picture = base64.b64encode(png(b"tEXt", b"Comment\0" + ANSWER.encode())).decode()
+        cells["title"]["attachments"] = {"a.png": {"image/png": picture}}
+
+    edit(released, plant)
+    assert "solution in 04_sample, cell double" in whats(leaks.check(released))
+
+
+def test_a_secret_whose_source_has_comments_is_found_without_them(released):
+    def plant(cells, book):
+        cells["double"]["source"] = cells["double"]["source"].replace("* 2", "* 2  # twice")
+
+    edit(released, plant, "solutions")
+    edit(released, put_in_text)
+    assert "solution in 04_sample, cell double" in whats(leaks.check(released))
+
+
+SHORT = ["    a = x + 1", "    b = a * a", "    c = b - a", "    d = c / b", "    e = d + c"]
+SPREAD = {
+    "numbers": "\n".join(f"{n} {line}" for n, line in enumerate(SHORT)),
+    "remarks": "\n".join(f"{line}  # step {n}" for n, line in enumerate(SHORT)),
+    "remarks between": "\n    # the next step\n\n".join(SHORT),
+    "comments": "\n".join(f"# {line}" for line in SHORT),
+    "diff": "\n".join(f"+ {line}" for line in SHORT),
+}
+
+
+@pytest.mark.parametrize("way", SPREAD)
+def test_short_lines_are_found_though_something_stands_between_them(released, way):
+    def plant(cells, book):
+        body = "\n".join(SHORT)
+        cells["double"]["source"] = cells["double"]["source"].replace(
+            "    secret_of_double", f"{body}\n    secret_of_double", 1
+        )
+
+    edit(released, plant, "solutions")
+    edit(released, lambda cells, book: cells["title"].update(source=SPREAD[way]))
+    assert "solution in 04_sample, cell double" in whats(leaks.check(released))
+
+
+def test_lines_spread_over_cells_are_found(released):
+    def plant(cells, book):
+        body = "\n".join(SHORT)
+        cells["double"]["source"] = cells["double"]["source"].replace(
+            "    secret_of_double", f"{body}\n    secret_of_double", 1
+        )
+
+    edit(released, plant, "solutions")
+
+    def spread(cells, book):
+        new = [dict(cells["title"], id=f"x{n}", source=line) for n, line in enumerate(SHORT)]
+        book["cells"] += new
+
+    edit(released, spread)
+    assert "solution in 04_sample, cell double" in whats(leaks.check(released))
+
+
+@pytest.mark.parametrize("name", ["a.bin", "noext", "a.pkl"])
+def test_every_file_of_a_release_is_read_whatever_its_name(released, name):
+    (released / "exercises" / "04_sample" / "data").mkdir()
+    (released / "exercises" / "04_sample" / "data" / name).write_bytes(
+        b"\0\x80" + ANSWER.encode()
+    )
+    assert "solution" in whats(leaks.check(released))
 
 
 @pytest.mark.parametrize("name", SITE)

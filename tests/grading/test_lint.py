@@ -1,11 +1,12 @@
 """Each rule for graded notebooks has a notebook that breaks it, and that it alone refuses."""
 
 import copy
+import json
 from pathlib import Path
 
 import pytest
 
-from llmcourse.grading import lint, zoo
+from llmcourse.grading import lint, release, stock, zoo
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(ROOT.glob("solutions/*/*.ipynb"))
@@ -261,6 +262,97 @@ def test_checkpoints_and_a_data_folder_may_lie_beside(tmp_path):
     (tmp_path / "02_gpt2" / "data").mkdir()
     path = tmp_path / "02_gpt2" / "gpt2.ipynb"
     assert lint.lint_place(path, [{"number": "02", "slug": "gpt2"}]) == []
+
+
+def with_data(course, name, text="1,2\n", cell=None):
+    folder = course / "solutions" / "04_sample" / "data"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    path = folder.parent / "sample.ipynb"
+    if cell:
+        book = json.loads(path.read_text())
+        source = {c["id"]: c for c in book["cells"]}[cell]
+        source["source"] = source["source"].replace(*NAMED[cell].values())
+        path.write_text(json.dumps(book))
+    return path
+
+
+NAMED = {
+    "title": {"old": "Multiply:", "new": "Multiply what is in `data/a.csv`:"},
+    "double-check": {
+        "old": "with checks.hidden():",
+        "new": "with checks.hidden():\n    'a.csv'",
+    },
+    "double": {
+        "old": "    secret_of_double = x",
+        "new": "    'a.csv'\n    secret_of_double = x",
+    },
+}
+
+
+def test_data_that_the_notebook_names_is_released_with_it(course):
+    pytest.importorskip("nbgrader")
+    assert lint.check(with_data(course, "a.csv", cell="title")) == []
+    assert stock.DATA == lint.DATA
+    files = release.make(course)
+    assert {p.as_posix() for p in files} == {"04_sample/sample.ipynb", "04_sample/data/a.csv"}
+
+
+@pytest.mark.parametrize("cell", [None, "double-check", "double"])
+def test_data_that_no_learner_hears_of_is_refused(course, cell):
+    found = lint.check(with_data(course, "a.csv", cell=cell))
+    assert "data/a.csv: no cell that learners see names it, but it would be released" in found
+
+
+@pytest.mark.parametrize("name", ["a.py", ".a.csv", "sample.ipynb", "a.md"])
+def test_only_data_lies_in_data(course, name):
+    found = lint.check(with_data(course, name))
+    assert f"data/{name}: only plain data files may lie in data/" in found
+
+
+def test_a_solution_in_a_data_file_stops_the_release(course):
+    pytest.importorskip("nbgrader")
+    text = "    secret_of_double = x * 2\n    return secret_of_double.clone()\n"
+    with_data(course, "a.csv", text, cell="title")
+    with pytest.raises(release.ReleaseError, match="solution in 04_sample, cell double"):
+        release.make(course)
+
+
+INSIDE = {
+    "a, b = double(x), 0\n    return b == 0": False,
+    "a, b = double(x), 0\n    return a == 0": True,
+    "a, (b, c) = 0, (double(x), 1)\n    return c == 1": False,
+    "a, (b, c) = 0, (double(x), 1)\n    return b == 1": True,
+    "a, b = double(x)\n    return b == 1": True,
+    "a, *b = 1, double(x)\n    return b == 1": True,
+    "d = {}\n    n = 1\n    d[f'{n}'] = double(x)\n    return n == 1": False,
+    "d = {}\n    n = 1\n    d[n] = double(x)\n    return d == 1": True,
+    "d = {}\n    d[1].y = double(x)\n    return d[1] == 1": True,
+    "rows = []\n    rows.append(double(x))\n    return rows[0] == 1": True,
+    "rows = []\n    rows.append(1)\n    double(x)\n    return rows[0] == 1": False,
+    "for y in double(x):\n        if y:\n            return 1": True,
+    "for y in [1, 2]:\n        if y:\n            return double(x)": False,
+    "for n, y in zip([1, 2], double(x)):\n        if n == 1:\n            return y": False,
+    "for n, y in zip([1, 2], double(x)):\n        if y == 1:\n            return n": True,
+    "for n, y in enumerate(double(x)):\n        if n == 1:\n            return y": False,
+    "for n, y in enumerate(double(x)):\n        if y == 1:\n            return n": True,
+    "return [y for y in double(x) if y == 1]": True,
+    "return [double(y) for y in [1, 2] if y == 1]": False,
+    "y: int = double(x)\n    return y == 1": True,
+    "y = 0\n    y += double(x)\n    return y == 1": True,
+    "return (y := double(x)) if y else 0": True,
+    "z = y = double(x)\n    w = z\n    return w == 1": True,
+    "w = 0\n    while True:\n        assert w == 1\n        w = double(x)": True,
+    "with double(x) as y:\n        return y == 1": True,
+}
+
+
+@pytest.mark.parametrize("body", INSIDE)
+def test_a_tests_function_may_judge_its_own_things_and_none_of_the_learners(body):
+    notebook = good()
+    wrapped = f"def used(x):\n    {body}\n\n\nchecks.check(used, 2, expected=4)"
+    edit(GRADED, CHECK, wrapped)(notebook)
+    assert any("looks into" in fault for fault in lint.lint(notebook)) == INSIDE[body]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=[p.stem for p in SOURCES])
