@@ -176,6 +176,11 @@ def test_a_float64_answer_through_float32_is_told():
     assert "hint: rounded to float32" in text
 
 
+def test_a_float64_answer_with_a_part_in_float32_is_told():
+    text = failure(lambda x: x + x.float().exp(), X.double(), expected=lambda x: x + x.exp())
+    assert "hint: part of it is computed in float32" in text
+
+
 def test_causality_is_tried_out():
     hint = "hint: position 0 depends on token 1: not causal"
     assert hint in of_sums(lambda x, w: (x @ w).sum(1, True) - oracle(x, w), causal_in=0)
@@ -346,6 +351,12 @@ def test_a_false_claim_may_be_explained_where_it_is_visible():
 def test_a_claim_that_cannot_be_tried_is_told_like_a_false_one():
     text = failure(lambda: "ab", kind=str, holds={"it is short": lambda text: text.missing})
     assert "it cannot be tried whether it is short\nAttributeError: 'str' object" in text
+
+
+def test_a_mistake_that_cannot_be_made_here_does_not_hide_what_is_wrong():
+    mistakes = {"divided": lambda x, w: 1 / 0, "no running sum": lambda x, w: x @ w}
+    assert "hint: no running sum" in of_sums(lambda x, w: x @ w, mistakes=mistakes)
+    assert "sums: wrong value" in of_sums(lambda x, w: x @ w + x, mistakes=mistakes)
 
 
 def test_known_mistakes_are_found_whatever_the_order_of_keys():

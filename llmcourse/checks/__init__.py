@@ -7,8 +7,17 @@ function and comes back from it: tensors, numbers, booleans, strings, None, and 
 of these. So the function may as well be a stand-in that runs the learner's code in another
 process.
 
+An answer counts as what it holds: subclasses are stripped to plain data, and no method of
+theirs is asked.
+
 Visible checks print one line when all is well, and show expected and got when it is not.
 Inside `with hidden():` neither is ever shown.
+
+A check runs in the learner's process, where it sees the ways round it that a mistake or an idle
+hand finds. Against malice it is no lock: code in the same process can replace torch or these
+functions, read expected values and hidden inputs from the call stack, stop every watch with
+compiled code or another process, and write down what it saw. Nothing here can prevent that;
+only a grader that keeps tests and answers in two processes can.
 """
 
 import re

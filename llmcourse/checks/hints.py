@@ -93,12 +93,14 @@ def usual_cause(it: Check, whole: Any, path: str, got: Any, want: Any) -> str:
 
 def known(it: Check, got: Any) -> str:
     """The hint of the named mistake whose answer this is."""
+    mine = dict(data.leaves(got))
     for hint, mistaken in it.mistakes.items():
-        mine, theirs = dict(data.leaves(got)), dict(data.leaves(it.oracle(mistaken)))
-        if set(mine) == set(theirs) and all(
-            _alike(mine[path], w, it.tolerance_of(w)) for path, w in theirs.items()
-        ):
-            return hint
+        with contextlib.suppress(Exception):  # no hint is better than a traceback of the test's
+            theirs = dict(data.leaves(it.oracle(mistaken)))
+            if set(mine) == set(theirs) and all(
+                _alike(mine[path], w, it.tolerance_of(w)) for path, w in theirs.items()
+            ):
+                return hint
     return ""
 
 
@@ -195,6 +197,8 @@ def _precision(it: Check, got: Tensor, want: Tensor) -> str:
             return f"rounded to {str(half)[6:]}: compute in {str(dtype)[6:]} throughout"
     if dtype == torch.float64 and torch.equal(got, got.float().double()):
         return "rounded to float32: compute in the dtype that came in"
+    if dtype == torch.float64 and error < 1e-6:
+        return "part of it is computed in float32: keep the dtype that came in"
     if error < 1e-3:
         return "nearly right: a small constant (eps), an approximation, or half precision?"
     return ""
