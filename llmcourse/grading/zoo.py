@@ -174,7 +174,8 @@ def _run(source: str, name: str, space: dict[str, Any]) -> str:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        return str(error) if isinstance(error, AssertionError) else repr(error)
+        judged = isinstance(error, AssertionError | NameError)  # a name: what was not written
+        return str(error) if judged else f"crashed: {error!r}"
     return f"standard error: {complained.getvalue()}" if complained.getvalue() else ""
 
 

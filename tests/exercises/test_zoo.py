@@ -36,6 +36,8 @@ def test_exactly_the_named_cells_fail(assignment, path):
     assert entry.fails <= graded(notebook)
     scores = zoo.score(zoo.fill(notebook, entry.answers))
     assert zoo.failed(scores) == entry.fails, messages(scores)
+    said = messages(scores)
+    assert ": crashed: " not in said and "could not run" not in said, said
 
 
 @pytest.mark.parametrize("assignment", SOURCES)
