@@ -79,7 +79,7 @@ clean: ## remove what was built (.venv and my_work/ stay)
 PIP_INDEX = $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # pip's own report of what it downloads, without the hundred lines that say nothing new.
 INSTALL = set -o pipefail; install() { $(BIN)/python -m pip install -c constraints.txt $(PIP_INDEX) -e "$$1" \
-	  | sed -e '/already satisfied/d' -e '/^  Using cached/d' -e '/\.metadata /d' -e '/^  [A-Z].* status /d'; }; install
+	  | sed -e '/already satisfied/d' -e '/^  Using cached/d' -e '/\.metadata /d' -e '/^  [A-Z].*: started$$/d' -e '/^  [A-Z].* status /d'; }; install
 
 # Sets $python to the first good one; one clear line when there is none.
 OLD_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11, 5))

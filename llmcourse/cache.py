@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from llmcourse.ops.common import require
+from llmcourse.ops.common import require, require_count, require_tensor
 
 
 class KVCache:
@@ -32,8 +32,10 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        for name, size in [("batch", batch), ("num_heads", num_heads), ("capacity", capacity)]:
-            require(size >= 1, name, size, "at least 1")
+        sizes = {"batch": batch, "num_heads": num_heads, "capacity": capacity}
+        sizes |= {"key_width": key_width, "value_width": value_width}
+        for name, size in sizes.items():
+            require_count(name, size)
         self.capacity = capacity
         self.length = 0
         # A head's tokens lie side by side, [B, Hk, room, K]: reading them all copies nothing.
@@ -100,6 +102,7 @@ class KVCache:
 
     def _check(self, name: str, x: Tensor, held: Tensor) -> None:
         B, H, _, width = held.shape
+        require_tensor(name, x)
         fits = x.dim() == 4 and (x.shape[0], *x.shape[2:]) == (B, H, width)
         require(fits, name, list(x.shape), f"[B, T, H, width] = [{B}, T, {H}, {width}]")
 

@@ -1,6 +1,7 @@
 """The `llmcourse` command: a learner's two jobs and an instructor's."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CourseError as error:
         print(f"llmcourse: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
     except KeyboardInterrupt:
         print("\nllmcourse: stopped", file=sys.stderr)
         return 130

@@ -213,7 +213,7 @@ def split(ids: Sequence[int] | Tensor, validation: float = 0.1) -> tuple[Tensor,
 
     Raises ValueError for a part outside (0, 1), or if either side would be empty.
     """
-    tokens = _row(ids)
+    tokens = token_row(ids)
     if not 0 < validation < 1:
         raise ValueError(f"validation: got {validation}, need more than 0 and less than 1")
     cut = len(tokens) - round(len(tokens) * validation)
@@ -254,14 +254,19 @@ def batches(
     _need("context", context, 1)
     _need("seed", seed, 0)
     _need("state", state, 0)
-    tokens = _row(ids)
+    tokens = token_row(ids)
     if len(tokens) <= context:
         raise ValueError(f"ids: got {len(tokens)}, need at least context + 1 = {context + 1}")
     return Batches(tokens, batch_size, context, seed, state)
 
 
-def _row(ids: Sequence[int] | Tensor) -> Tensor:
-    tokens = torch.as_tensor(ids) if len(ids) else torch.zeros(0, dtype=torch.int64)
+def token_row(ids: Sequence[int] | Tensor) -> Tensor:
+    """Return ids as one row, int64 [n]. Raises ValueError for anything but whole numbers."""
+    try:
+        empty = torch.zeros(0, dtype=torch.int64)
+        tokens = torch.as_tensor(ids) if len(ids) else empty
+    except (TypeError, ValueError):
+        raise ValueError(f"ids: got {type(ids).__name__}, need one row of integers") from None
     if tokens.ndim != 1 or tokens.is_floating_point() or tokens.is_complex():
         raise ValueError(
             f"ids: got {tokens.dtype} of shape {tuple(tokens.shape)}, need one row of integers"
@@ -270,6 +275,7 @@ def _row(ids: Sequence[int] | Tensor) -> Tensor:
 
 
 def _need(name: str, value: int, least: int, most: int | None = None) -> None:
-    if value < least or (most is not None and value > most):
+    if type(value) is not int or value < least or (most is not None and value > most):
         limit = f"at least {least}" if most is None else f"{least} to {most}"
-        raise ValueError(f"{name}: got {value}, need {limit}")
+        kind = "" if type(value) is int else "a whole number, "
+        raise ValueError(f"{name}: got {value!r}, need {kind}{limit}")

@@ -1,13 +1,14 @@
 """From logits to text: choosing the next token, and generation by any model with any cache."""
 
 import math
+import operator
 from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from llmcourse.ops.common import require
+from llmcourse.ops.common import require, require_count, require_number, require_tensor
 
 
 def next_token_probabilities(
@@ -54,6 +55,9 @@ def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
     Returns ids [...] int64; a token of probability 0 is never drawn.
     Raises ValueError for negative or non-finite probabilities and numbers outside [0, 1).
     """
+    for name, x in {"probabilities": probabilities, "uniform": uniform}.items():
+        require(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    require(probabilities.dim() >= 1, "probabilities", "one number", "[..., V]")
     p = probabilities.double()
     valid = (
         bool((p >= 0).all()) and bool((p.sum(dim=-1) > 0).all()) and bool(p.isfinite().all())
@@ -100,9 +104,9 @@ def stream(
     """
     _check_settings(temperature, top_k, top_p)
     _check_prompt(model, ids, max_new_tokens)
-    require(not isinstance(stop, (int, str)), "stop", repr(stop), "a collection of token ids")
+    stop = _token_ids(stop)
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    generator = None if seed is None else _generator(seed)
     return _stream(model, ids, max_new_tokens, settings, generator, stop, use_cache)
 
 
@@ -141,15 +145,33 @@ def _stream(
 
 
 def _check_settings(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    fine = 0 <= temperature < math.inf
-    require(fine, "temperature", temperature, "a finite number, 0 (greedy) or more")
-    fine = top_k is None or (isinstance(top_k, int) and top_k >= 1)
-    require(fine, "top_k", top_k, "None or an int, at least 1")
-    require(top_p is None or 0 < top_p <= 1, "top_p", top_p, "None or a number in (0, 1]")
+    needs = "a finite number, 0 (greedy) or more"
+    require_number("temperature", temperature, lambda x: 0 <= x < math.inf, needs)
+    if top_k is not None:
+        require_count("top_k", top_k)
+    if top_p is not None:
+        require_number("top_p", top_p, lambda x: 0 < x <= 1, "None or a number in (0, 1]")
+
+
+def _token_ids(stop: Collection[int]) -> list[int]:
+    """The stop tokens as a list of ints; a tensor's or an array's elements count as ints."""
+    try:
+        return [operator.index(token) for token in stop]
+    except TypeError:
+        require(False, "stop", repr(stop), "a collection of token ids")
+        raise
+
+
+def _generator(seed: int) -> torch.Generator:
+    fine = type(seed) is int and -(2**63) <= seed < 2**64
+    require(fine, "seed", repr(seed), "None or an int of at most 64 bits")
+    return torch.Generator().manual_seed(seed)
 
 
 def _check_logits(logits: Tensor) -> None:
-    fine = logits.is_floating_point() and logits.dim() >= 1 and logits.numel() > 0
+    require_tensor("logits", logits)
+    require(not logits.is_meta, "logits", "a tensor on the meta device", "one with values")
+    fine = logits.dim() >= 1 and logits.numel() > 0
     require(fine, "logits", f"{logits.dtype} {list(logits.shape)}", "floats [..., V]")
     largest = logits.amax(dim=-1)  # NaN where any is NaN, -inf where every token is excluded
     require(
@@ -159,9 +181,10 @@ def _check_logits(logits: Tensor) -> None:
 
 def _check_prompt(model: Any, ids: Tensor, max_new_tokens: int) -> None:
     fine = isinstance(ids, Tensor) and ids.dtype == torch.int64 and ids.dim() == 2
-    require(fine, "ids", getattr(ids, "shape", type(ids).__name__), "an int64 tensor [B, T]")
+    got = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
+    require(fine, "ids", got, "an int64 tensor [B, T]")
     require(ids.numel() > 0, "ids", "an empty prompt", "at least one token in each row")
-    require(max_new_tokens >= 0, "max_new_tokens", max_new_tokens, "0 or more")
+    require_count("max_new_tokens", max_new_tokens, least=0)
     limit = model.config.context_length
     require(
         ids.shape[1] <= limit, "ids", f"{ids.shape[1]} tokens", f"at most {limit}, the context"

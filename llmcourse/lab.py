@@ -1,6 +1,7 @@
 """A learner's own copy of the exercises: made once, brought up to date, never overwritten.
 
-`my_work/` holds the copies, `my_work/.release/` the releases they were made from.
+`my_work/` holds the copies, `my_work/.release/` the release last seen and, while an edited copy
+is older, the release that it was made from.
 A copy that equals its release was never edited and follows the next release;
 an edited one stays as it is, and the next release is placed beside it.
 """
@@ -10,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,15 +34,18 @@ def prepare(root: Path) -> list[str]:
         raise CourseError(
             f"no exercises in {release}: get the course again, or run make exercises"
         )
+    lines: list[str] = []
     try:
+        if work.exists() and not work.is_dir():
+            raise CourseError(f"{work} is a file: move it away, a folder goes there")
         work.mkdir(exist_ok=True)
-        lines = [line for one in todo for line in _prepare_one(one, release, work)]
-    except FileExistsError:
-        raise CourseError(f"{work} is a file: move it away, a folder goes there") from None
+        for one in todo:
+            for line in _prepare_one(one, release, work):
+                lines.append(line)
     except OSError as error:
-        raise CourseError(
-            f"cannot write {error.filename or work} ({error.strerror}): make {WORK}/ writable"
-        ) from None
+        what = f"{error.filename or work} ({error.strerror})"
+        why = f"cannot use {what}: mend that, then run this again"
+        raise CourseError("\n".join([why, *lines])) from None
     return lines or [f"{WORK}/ is up to date with the release."]
 
 
@@ -66,36 +71,49 @@ def _prepare_file(new: Path, mine: Path, base: Path, work: Path) -> Iterator[str
         return
     elif _same(mine, new):
         pass
-    elif base.is_file() and _same(mine, base) and _may_replace(mine):
-        yield f"{shown}: updated to the newer release (you had not edited it)"
-        yield from _changes(base, new)
+    elif _same(mine, origin := _origin(mine, base)) and _may_replace(mine):
         _write(mine, new.read_bytes())
+        yield f"{shown}: updated to the newer release (you had not edited it)"
+        yield from _changes(origin, new)
     else:
-        yield from _place_beside(new, mine, base, shown)
+        yield from _place_beside(new, mine, origin, shown)
+        if base.is_file():
+            _write(_free_name(base, "older"), base.read_bytes())
     _write(base, new.read_bytes())
+
+
+def _origin(mine: Path, base: Path) -> Path:
+    """Return the release that `mine` was made from: of those kept, the one most alike."""
+    texts = set(map(_text, read_cells(mine) or []))
+    return min(
+        [base, *base.parent.glob(f"{base.stem}_older*{base.suffix}")],
+        key=lambda kept: len(set(map(_text, read_cells(kept) or [])) - texts),
+    )
 
 
 def _place_beside(new: Path, mine: Path, base: Path, shown: str) -> Iterator[str]:
     """Write the newer release under a free name and say what it changes."""
-    beside = _free_name(mine)
-    content, answers = _with_answers(new, mine, base)
+    beside = _free_name(mine, "newer")
+    content, answers, left = _with_answers(new, mine, base)
     _write(beside, content)
-    carried = f" with {answers} of your answers in it" if answers else ""
+    carried = f" with {answers} of your cells in it" if answers else ""
     yield f"{shown}: there is a newer release; your file is exactly as you left it"
-    if mine.suffix == ".ipynb" and _cells(mine) is None:
+    if mine.suffix == ".ipynb" and read_cells(mine) is None:
         yield f"  {mine.name} cannot be read as a notebook; perhaps it was saved only in part"
     yield f"  {beside.name} beside it is the newer release{carried}"
+    if left:
+        yield f"  only in {mine.name} are your edits to: {', '.join(left)}"
     yield f"  to go on with that one, rename it to {mine.name} (keep yours under another name)"
     yield from _changes(base, new)
 
 
-def _free_name(mine: Path) -> Path:
-    """Return the first of name_newer.x, name_newer_2.x, ... that is not taken."""
+def _free_name(path: Path, word: str) -> Path:
+    """Return the first of name_word.x, name_word_2.x, ... that is not taken."""
     number, end = 1, ""
-    while os.path.lexists(beside := mine.with_name(f"{mine.stem}_newer{end}{mine.suffix}")):
+    while os.path.lexists(free := path.with_name(f"{path.stem}_{word}{end}{path.suffix}")):
         number += 1
         end = f"_{number}"
-    return beside
+    return free
 
 
 def _may_replace(path: Path) -> bool:
@@ -123,13 +141,13 @@ def _same(a: Path, b: Path) -> bool:
         return False
     if a.read_bytes() == b.read_bytes():
         return True
-    one, two = _cells(a), _cells(b)
+    one, two = read_cells(a), read_cells(b)
     return (
         one is not None and two is not None and list(map(_text, one)) == list(map(_text, two))
     )
 
 
-def _cells(path: Path) -> list[Cell] | None:
+def read_cells(path: Path) -> list[Cell] | None:
     """Return the cells of a notebook, or None where there is none that can be read."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -155,37 +173,51 @@ def _key(cell: Cell) -> str | None:
 
 
 def _by_key(path: Path) -> dict[str, Cell]:
-    return {key: cell for cell in _cells(path) or [] if (key := _key(cell))}
+    return {key: cell for cell in read_cells(path) or [] if (key := _key(cell))}
 
 
-def _with_answers(new: Path, mine: Path, base: Path) -> tuple[bytes, int]:
-    """Return the new release with the learner's answers and cells in it, and their number."""
-    written = _cells(mine)
+def _with_answers(new: Path, mine: Path, base: Path) -> tuple[bytes, int, list[str]]:
+    """Return the new release with the learner's answers and cells in it.
+
+    Also how many they are, and the names of the cells whose edits are not in it: text and code
+    that is not an answer, and answers that are no longer asked for.
+    """
+    written = read_cells(mine)
     if new.suffix != ".ipynb" or not written:
-        return new.read_bytes(), 0
+        return new.read_bytes(), 0, []
     notebook = json.loads(new.read_text(encoding="utf-8"))
     cells, old = notebook["cells"], _by_key(base) or _by_key(new)
     given = [_text(c) for c in [*old.values(), *cells]]
+    seen: set[str] = set()
+    left: list[str] = []
     count = place = 0
     for cell in written:
         key = _key(cell) or ""
-        at = next((i for i, c in enumerate(cells) if _key(c) == key), None)
+        # JupyterLab gives both halves of a split cell, and a pasted one, the same name.
+        again = key in seen
+        seen.add(key)
+        at = next((i for i, c in enumerate(cells) if _key(c) == key and not again), None)
         if at is not None:
             place = at + 1
-            if _grading(cells[at]).get("solution") and _text(cell) != _text(
-                old.get(key, cells[at])
-            ):
-                cells[at]["source"], count = cell["source"], count + 1
-        elif key not in old and _text(cell) not in given:
-            cells.insert(place, _own(cell, count))
+            if _text(cell) != _text(old.get(key, cells[at])):
+                if _grading(cells[at]).get("solution"):
+                    cells[at]["source"], count = cell["source"], count + 1
+                else:
+                    left.append(key)
+        elif key in old and not again:
+            left += [key] if _text(cell) != _text(old[key]) else []
+        elif _text(cell) not in given:
+            cells.insert(place, _own(cell, {c.get("id") for c in cells}))
             count, place = count + 1, place + 1
     text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    return text.encode(), count
+    return text.encode(), count, left
 
 
-def _own(cell: Cell, number: int) -> Cell:
-    """Return a cell that the learner added, as it goes into another notebook."""
-    new = {"id": f"own-{number}", "metadata": {}} | cell
+def _own(cell: Cell, taken: set[str]) -> Cell:
+    """Return a cell that the learner added, as it goes among cells whose ids are `taken`."""
+    metadata = {k: v for k, v in cell.get("metadata", {}).items() if k != "nbgrader"}
+    new = {"id": uuid.uuid4().hex[:8]} | cell | {"metadata": metadata}
+    new |= {"id": uuid.uuid4().hex[:8]} if new["id"] in taken else {}
     return new | ({"outputs": [], "execution_count": None} if "outputs" in cell else {})
 
 
@@ -200,7 +232,9 @@ def _changes(base: Path, new: Path) -> Iterator[str]:
         elif key not in fresh:
             yield f"    removed  {key} ({_kind(old[key])})"
         elif _text(fresh[key]) != _text(old[key]) or _kind(fresh[key]) != _kind(old[key]):
-            yield f"    changed  {key} ({_kind(fresh[key])})"
+            shown = f"; as released: exercises/{new.parent.name}/{new.name}"
+            answer = _grading(fresh[key]).get("solution")
+            yield f"    changed  {key} ({_kind(fresh[key])}{shown if answer else ''})"
 
 
 def _kind(cell: Cell) -> str:
@@ -225,9 +259,11 @@ def open_lab(root: Path, arguments: list[str]) -> int:
         f"--ServerApp.root_dir={root / WORK}",
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        "--log-level=WARN",  # or what lab says of a newer release scrolls away
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         quiet.append("--allow-root")
+    print("JupyterLab opens in your browser; Control-C here stops it.", flush=True)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     command = [sys.executable, "-m", "jupyterlab", *quiet, *arguments]
     try:

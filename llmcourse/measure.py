@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from llmcourse.ops.common import require
+from llmcourse.ops.common import require, require_count
 
 Task = Callable[[], Any]
 
@@ -36,7 +36,8 @@ def interleaved(
 
     Returns name -> `repeats` times in seconds, in the order measured.
     """
-    require(repeats >= 1, "repeats", repeats, "at least 1")
+    require_count("repeats", repeats)
+    require_count("warmup", warmup, least=0)
     for _ in range(warmup):
         for function in functions.values():
             function()
@@ -75,6 +76,7 @@ def matmul_rate(
     repeats: int = 5,
 ) -> float:
     """FLOP/s of a product of two size x size matrices, two FLOPs a multiply-add."""
+    require_count("size", size)
     a = torch.ones(size, size, dtype=dtype, device=device)
     return 2 * size**3 / seconds(lambda: a @ a, repeats=repeats)
 
@@ -84,6 +86,7 @@ def bandwidth(num_bytes: int = 2**28, *, device: str = "cpu", repeats: int = 5) 
 
     num_bytes: far above the processor's caches, 256 MiB by default.
     """
+    require_count("num_bytes", num_bytes)
     source = torch.ones(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * num_bytes / seconds(lambda: target.copy_(source), repeats=repeats)
@@ -98,7 +101,9 @@ def decode_seconds(
     the cache; otherwise time reading the whole text.
     model: called as `model(ids, cache)`; has `new_cache(batch)` and `config.vocab_size`.
     """
-    require(min(context_lengths, default=0) >= 1, "context_lengths", "less", "1 or more")
+    require(len(context_lengths) > 0, "context_lengths", "none", "at least one")
+    for length in context_lengths:
+        require_count("context_lengths", length)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.vocab_size, (1, max(context_lengths)), generator=generator)
     times = []
@@ -162,7 +167,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 def _steps(model: Any, ids: Tensor, repeats: int) -> list[float]:
     """Times of the last steps of decoding `ids`, at least `repeats`, after one for warmth."""
-    require(repeats >= 1, "repeats", repeats, "at least 1")
+    require_count("repeats", repeats)
     model(ids[:, :1], model.new_cache(1))
     first = max(0, ids.shape[1] - repeats)
     times: list[float] = []

@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import os
 import re
 import shutil
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmcourse.course import Assignment, CourseError
-from llmcourse.lab import WORK
+from llmcourse.lab import WORK, read_cells
 
 SECONDS = 60  # a cell of an exercise takes less than five
 
@@ -24,7 +25,15 @@ def report(one: Assignment, root: Path, path: Path | None = None) -> int:
     the copy changed or lost them. Returns 0 when all pass, 1 when one does not; raises
     CourseError when there is no copy or it cannot be read.
     """
-    path = path or one.notebook(root / WORK)
+    mine = one.notebook(root / WORK)
+    path = path or mine
+    if not path.is_file():
+        raise CourseError(
+            f"there is no {WORK}/{one.name}/{mine.name}: make lab puts it there; "
+            "or name your copy behind the number"
+            if path == mine
+            else f"there is no notebook {path}"
+        )
     notebook, names = _with_released_checks(
         _read(path), _read(one.notebook(root / "exercises"))
     )
@@ -58,16 +67,18 @@ def _row(state: str, name: str, message: str) -> str:
 
 
 def _read(path: Path) -> Any:
-    import nbformat
-
-    if not path.is_file():
-        raise CourseError(
-            f"no copy at {path} yet: run make lab, or llmcourse lab --prepare-only"
-        )
     try:
-        return nbformat.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, OSError) as error:
-        raise CourseError(f"{path} cannot be read as a notebook ({error})") from None
+        import nbformat
+    except ImportError:
+        raise CourseError("nbformat is missing: pip install -e '.[lab]'") from None
+    if not os.access(path, os.R_OK):
+        raise CourseError(f"{path} may not be read: change its permissions")
+    if read_cells(path) is None:
+        raise CourseError(f"{path} cannot be read as a notebook; was it saved only in part?")
+    notebook = nbformat.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    for part in (notebook, *notebook.cells):
+        part.setdefault("metadata", nbformat.NotebookNode())
+    return notebook
 
 
 def _grading(cell: Any) -> dict[str, Any]:
@@ -82,14 +93,17 @@ def _with_released_checks(mine: Any, release: Any) -> tuple[Any, dict[str, str]]
     """Return the learner's notebook with the release's locked cells, and {check: name}."""
     locked = {_grade_id(c): c for c in release.cells if _grading(c).get("locked")}
     there = set()
-    for cell in mine.get("cells", []):
-        cell.source = "".join(cell.source)
-        if (key := _grade_id(cell)) in locked:
-            there.add(key)
-            cell.source, cell.cell_type = "".join(locked[key].source), locked[key].cell_type
-    mine.cells += [cell for key, cell in locked.items() if key not in there]
     for cell in mine.cells:
         cell.source = "".join(cell.source)
+        if (key := _grade_id(cell)) in there:
+            cell.metadata.pop("nbgrader")  # pasted, or split off: a cell of the learner's own
+        elif key in locked:
+            there.add(key)
+            cell.source, cell.cell_type = "".join(locked[key].source), locked[key].cell_type
+    for key, cell in locked.items():
+        if key not in there:
+            cell.source = "".join(cell.source)
+            mine.cells.append(cell)
     checks = [key for key, cell in locked.items() if _grading(cell).get("grade")]
     return mine, {key: re.sub(r"-check$", "", key) for key in checks}
 

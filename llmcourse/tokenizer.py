@@ -281,8 +281,14 @@ class Tokenizer:
         return chain.words()
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes that the ids stand for; ValueError for an id out of range."""
-        indices = [operator.index(i) for i in ids]
+        """Return the bytes that the ids stand for.
+
+        Raises ValueError for an id out of range, TypeError for anything but a row of integers.
+        """
+        try:
+            indices = [operator.index(i) for i in ids]
+        except TypeError:
+            raise TypeError(f"ids: got {ids!r}, need one row of integers") from None
         for i in indices:
             if not 0 <= i < len(self.vocab):
                 raise ValueError(f"ids: got {i}, need 0 to {len(self.vocab) - 1}")

@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from llmcourse.data import batches, fingerprint
-from llmcourse.ops.common import require
+from llmcourse.data import batches, fingerprint, token_row
+from llmcourse.ops.common import require, require_count, require_number
 from llmcourse.progress import bar as progress_bar
 
 Ids = Sequence[int] | Tensor
@@ -47,13 +48,17 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "context"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("warmup", "weight_decay", "seed"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("learning_rate", "clip"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
-        every = self.evaluate_every
-        require(every is None or every >= 1, "evaluate_every", every, "None or at least 1")
+            require_count(name, getattr(self, name))
+        require_count("warmup", self.warmup, least=0)
+        require_count("seed", self.seed, least=0)
+        require(self.seed < 2**63, "seed", self.seed, "less than 2**63")
+        if self.evaluate_every is not None:
+            require_count("evaluate_every", self.evaluate_every)
+        decay = self.weight_decay
+        require_number("weight_decay", decay, lambda x: 0 <= x < math.inf, "0 or more, finite")
+        rate = self.learning_rate
+        require_number("learning_rate", rate, lambda x: 0 < x < math.inf, "more than 0, finite")
+        require_number("clip", self.clip, lambda x: x > 0, "more than 0")
 
 
 @dataclass
@@ -89,13 +94,19 @@ def train(
     checkpoint: a file to save to every `save_every` steps, when interrupted, and at the end.
         If it is there, the run goes on from it as if it had never stopped: on the CPU, with
         the same versions and number of threads, to the bit.
+        Its folder is made; that it can be written is tried before the first step.
     until: stop after this many steps of the run, to go on another day.
     progress: a bar on stdout with the loss and the time left.
     Raises ValueError for a checkpoint that is damaged or of another run, saying what differs.
     """
-    text = torch.as_tensor(ids, dtype=torch.int64)
+    require_count("save_every", save_every)
+    if until is not None:
+        require_count("until", until, least=0)
+    text = token_row(ids)
+    if validation_ids is not None:
+        validation_ids = _at_least_two(validation_ids)
     run = _Run(model, config, text)
-    path = None if checkpoint is None else Path(checkpoint)
+    path = None if checkpoint is None else _writable(Path(checkpoint))
     stop = config.steps if until is None else min(until, config.steps)
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
@@ -122,10 +133,9 @@ def evaluate(model: nn.Module, ids: Ids, *, context: int, batch_size: int = 16) 
     The text is cut into pieces of `context` tokens, each read from its own beginning; every
     token but the very first is predicted exactly once.
     """
-    text = torch.as_tensor(ids, dtype=torch.int64, device=_device(model))
-    require(len(text) >= 2, "ids", f"{len(text)} tokens", "at least 2: one predicts the next")
-    require(context >= 1, "context", context, "at least 1")
-    require(batch_size >= 1, "batch_size", batch_size, "at least 1")
+    text = _at_least_two(ids).to(_device(model))
+    require_count("context", context)
+    require_count("batch_size", batch_size)
     x, y = text[:-1], text[1:]
     whole = len(x) // context * context
     pieces = [
@@ -166,6 +176,10 @@ class _Run:
     """A model in training: everything that a checkpoint holds."""
 
     def __init__(self, model: nn.Module, config: TrainConfig, ids: Tensor) -> None:
+        require(
+            any(p.requires_grad for p in model.parameters()),
+            "model", type(model).__name__, "parameters that can be trained",
+        )  # fmt: skip
         self.model, self.config = model, config
         self.batches = batches(
             ids, batch_size=config.batch_size, context=config.context, seed=config.seed
@@ -230,7 +244,7 @@ class _Run:
         differs = [
             f"{what}.{name}: {theirs.get(name)!r} there, {ours.get(name)!r} here"
             for what, ours in self.identity.items()
-            for theirs in [content["identity"].get(what, {})]
+            for theirs in [_dict(_dict(content["identity"]).get(what))]
             for name in sorted({*ours, *theirs})
             if ours.get(name) != theirs.get(name)
         ]
@@ -239,11 +253,39 @@ class _Run:
                 f"checkpoint: {path} is from another run; move it away, or give another path:"
                 + "".join(f"\n  {line}" for line in differs)
             )
-        self.model.load_state_dict(content["model"])
-        self.optimizer.load_state_dict(content["optimizer"])
-        self.history = History(**content["history"])
+        try:
+            self.model.load_state_dict(content["model"])
+            self.optimizer.load_state_dict(content["optimizer"])
+            self.history = History(**content["history"])
+            torch.set_rng_state(content["random"])
+        except (TypeError, ValueError, KeyError, RuntimeError) as error:
+            raise _damaged(path, error) from error
         self.batches.state = self.step
-        torch.set_rng_state(content["random"])
+
+
+def _damaged(path: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"checkpoint: {path} is truncated or no checkpoint; move it away to start again "
+        f"({type(error).__name__})"
+    )
+
+
+def _writable(path: Path) -> Path:
+    """The path, after a file has been written and removed beside it: not found out too late."""
+    require(not path.is_dir(), "checkpoint", f"the folder {path}", "the path of a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            return path
+    except OSError as error:
+        where = f"{path.parent} cannot be written ({error.strerror})"
+        raise ValueError(f"checkpoint: {where}; give a path in a folder of yours") from error
+
+
+def _at_least_two(ids: Ids) -> Tensor:
+    row = token_row(ids)
+    require(len(row) >= 2, "ids", f"{len(row)} tokens", "at least 2: one predicts the next")
+    return row
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -251,15 +293,16 @@ def _read(path: Path) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
         keys = set(content)
     except Exception as error:  # zip, pickle and torch each have their own
-        raise ValueError(
-            f"checkpoint: {path} is truncated or no checkpoint; move it away to start again "
-            f"({type(error).__name__})"
-        ) from error
+        raise _damaged(path, error) from error
     needed = {"identity", "model", "optimizer", "history", "random"}
     require(
         needed <= keys, "checkpoint", f"{path} without {sorted(needed - keys)}", "all parts"
     )
     return content
+
+
+def _dict(x: Any) -> dict[str, Any]:
+    return x if isinstance(x, dict) else {}
 
 
 def _describe(model: nn.Module) -> dict[str, Any]:

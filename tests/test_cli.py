@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -79,6 +81,41 @@ def test_a_learner_cannot_pass_by_changing_or_deleting_a_check(mine, capsys):
     assert status == 1 and rows(out) == {"double": "--", "triple": "--"}
 
 
+def test_a_pasted_check_counts_once(mine, capsys):
+    """JupyterLab copies the metadata too: a check that passes twice must not hide another."""
+    answer(mine, double="def double(x): return 2 * x")
+    book = json.loads(mine.read_text())
+    check = next(c for c in book["cells"] if c["id"] == "double-check")
+    book["cells"].append(check | {"id": "pasted"})
+    mine.write_text(json.dumps(book))
+    status, out, _ = run(capsys, "check", "04")
+    assert status == 1 and out.count("double") == 1
+    assert out.endswith("1 of 2 checks pass.\n")
+
+
+def test_a_cell_without_metadata_is_code_of_ones_own(mine, capsys):
+    book = json.loads(mine.read_text())
+    book["cells"].append({"cell_type": "code", "source": "1 / 0"})
+    del book["metadata"]
+    mine.write_text(json.dumps(book))
+    assert "ZeroDivisionError" in run(capsys, "check", "04")[1]
+
+
+@pytest.mark.parametrize("text", ["", "{not json", "[]", '{"cells": 3}', '{"cells": [1]}'])
+def test_a_corrupted_copy_is_one_clear_line(mine, capsys, text):
+    mine.write_text(text)
+    status, out, err = run(capsys, "check", "04")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"{mine} cannot be read as a notebook" in err
+
+
+@pytest.mark.parametrize("module", ["nbformat", "nbclient"])
+def test_without_the_labs_packages_it_says_what_to_install(mine, monkeypatch, capsys, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    status, _, err = run(capsys, "check", "04")
+    assert status == 2 and f"{module} is missing: pip install" in err and err.count("\n") == 1
+
+
 def test_an_error_in_the_learners_own_cell_is_told(mine, capsys):
     answer(mine, double="def double(x) return x")
     _, out, _ = run(capsys, "check", "04")
@@ -102,7 +139,9 @@ def test_another_copy_can_be_named(mine, capsys, tmp_path):
     ("arguments", "says"),
     [
         (("check", "99"), "no exercise '99'; there are: 04_sample"),
-        (("check", "04"), "no copy at .* yet: run make lab"),
+        (("check", "04"), "there is no my_work/.*: make lab puts it there"),
+        (("check", "04", "other.ipynb"), "there is no notebook other.ipynb$"),
+        (("check", "04", "."), "there is no notebook .$"),
         (("check", "04", "pyproject.toml"), "cannot be read as a notebook"),
         (("release", "--check"), "exercises/ is not current: run make exercises|no release"),
     ],
@@ -140,6 +179,14 @@ def test_the_lab_passes_jupyters_own_options_on(here, monkeypatch):
 def test_a_misspelt_option_is_refused(here, capsys):
     status, _, err = run(capsys, "check", "04", "--vebose")
     assert status == 2 and "--vebose" in err
+
+
+def test_output_that_nobody_reads_to_its_end_is_no_error(mine):
+    command = f"{sys.executable} -m llmcourse.cli check 04 | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=mine.parent, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and done.stderr == ""
 
 
 def test_leaks_finds_none_and_some(here, capsys):

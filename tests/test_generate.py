@@ -152,7 +152,7 @@ def test_logits_stay_unchanged_and_dtype_is_that_of_the_promise():
         (dict(temperature=-0.1), "temperature: got -0.1, needs a finite number, 0"),
         (dict(temperature=math.nan), "temperature: got nan"),
         (dict(temperature=math.inf), "temperature: got inf"),
-        (dict(top_k=0), "top_k: got 0, needs None or an int, at least 1"),
+        (dict(top_k=0), "top_k: got 0, needs a whole number >= 1"),
         (dict(top_k=2.5), "top_k: got 2.5"),
         (dict(top_p=0.0), r"top_p: got 0.0, needs None or a number in \(0, 1\]"),
         (dict(top_p=1.1), "top_p: got 1.1"),

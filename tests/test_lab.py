@@ -1,6 +1,8 @@
 """my_work/: a learner's copies are made once, brought up to date, and never overwritten."""
 
+import copy
 import json
+import shutil
 import sys
 
 import pytest
@@ -93,13 +95,55 @@ def test_an_edited_copy_stays_and_the_release_is_placed_beside_it(released, mine
     before = mine.read_bytes()
     new_release(released)
     said = "\n".join(lab.prepare(released))
-    assert "exactly as you left it" in said and "2 of your answers" in said
+    assert "exactly as you left it" in said and "2 of your cells" in said
     assert "changed  title (text)" in said
     assert mine.read_bytes() == before
     beside = sources(mine.with_name("sample_newer.ipynb"))
     assert beside["double"].endswith("# mine")
     assert beside["title"] == "# A sample, in better words"
     assert list(beside)[3] == "note" and "triple" not in beside
+
+
+def test_both_halves_of_a_split_answer_go_along(released, mine):
+    """JupyterLab copies the metadata, and with it the grade_id, to both halves."""
+
+    def split(cells, order):
+        half = copy.deepcopy(cells["double"]) | {"id": "half", "source": "y = 2  # second half"}
+        cells["double"]["source"] = "x = 1  # first half"
+        order.insert(order.index(cells["double"]) + 1, half)
+
+    change(mine, split)
+    new_release(released)
+    assert "2 of your cells" in "\n".join(lab.prepare(released))
+    beside = load(mine.with_name("sample_newer.ipynb"))["cells"]
+    at = next(i for i, c in enumerate(beside) if c["id"] == "double")
+    assert beside[at]["source"] == "x = 1  # first half"
+    assert beside[at + 1]["source"] == "y = 2  # second half"
+    named = [c["metadata"].get("nbgrader", {}).get("grade_id") for c in beside]
+    assert named.count("double") == 1
+
+
+def test_edits_that_are_not_carried_over_are_named(released, mine):
+    def edit(cells, order):
+        cells["title"]["source"] += "\n\nMy note."
+        cells["imports"]["source"] += "\nimport math"
+        cells["triple"]["source"] = "def triple(x): return 9"
+
+    change(mine, edit)
+    new_release(released)  # which removes triple
+    assert "  only in sample.ipynb are your edits to: title, imports, triple" in lab.prepare(
+        released
+    )
+
+
+def test_an_answer_whose_question_changed_is_pointed_to(released, mine):
+    answer(released)
+    change(
+        released / "exercises" / ONE,
+        lambda c, order: c["double"].update(source="def double(y):"),
+    )
+    said = "\n".join(lab.prepare(released))
+    assert f"changed  double (your answer; as released: exercises/{ONE})" in said
 
 
 def test_answers_to_a_removed_question_stay_in_the_learners_file(released, mine):
@@ -161,7 +205,7 @@ def test_a_copy_of_unknown_origin_is_treated_as_work(released, mine):
     answer(released)
     (released / "my_work" / ".release" / ONE).unlink()
     before = mine.read_bytes()
-    assert "1 of your answers" in "\n".join(lab.prepare(released))
+    assert "1 of your cells" in "\n".join(lab.prepare(released))
     assert mine.read_bytes() == before
 
 
@@ -201,7 +245,7 @@ def test_my_work_as_a_file_is_one_clear_line(released):
 def test_a_folder_in_the_way_is_one_clear_line(released):
     (released / "my_work" / "04_sample").mkdir(parents=True)
     (released / "my_work" / ".release").write_text("")
-    with pytest.raises(CourseError, match="cannot write"):
+    with pytest.raises(CourseError, match="cannot use"):
         lab.prepare(released)
 
 
@@ -211,8 +255,60 @@ def test_a_folder_that_may_not_be_written_is_one_clear_line(released, mine, monk
 
     new_release(released)
     monkeypatch.setattr(lab.tempfile, "mkstemp", refuse)
-    with pytest.raises(CourseError, match=r"cannot write .*Permission denied.*make my_work"):
+    with pytest.raises(CourseError, match=r"cannot use .*Permission denied.*mend that"):
         lab.prepare(released)
+
+
+def test_what_was_done_before_an_error_is_told(released, monkeypatch):
+    """The next run has no reason to tell it again."""
+    other = released / "exercises" / "05_other" / "other.ipynb"
+    other.parent.mkdir()
+    shutil.copy(released / "exercises" / ONE, other)
+    lab.prepare(released)
+    other.write_bytes(b"a newer one")
+    mine = released / "my_work" / "05_other" / "other.ipynb"
+    mine.write_text("mine")
+    new_release(released)
+    write = lab._write
+
+    def full(path, content):
+        if path.name == "other_newer.ipynb":
+            raise OSError(28, "No space left on device", str(path))
+        write(path, content)
+
+    monkeypatch.setattr(lab, "_write", full)
+    with pytest.raises(CourseError) as error:
+        lab.prepare(released)
+    first, *done = str(error.value).splitlines()
+    assert first.startswith("cannot use ") and done[0].startswith(f"my_work/{ONE}: upd")
+    assert "05_other" not in "".join(done) and mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("went_on", [False, True])
+def test_a_copy_that_stays_behind_is_compared_with_its_own_release(released, mine, went_on):
+    """Words of an older release are not the learner's, however many releases pass."""
+
+    def words(number):
+        def edit(cells, order):
+            cells["title"]["source"] = f"# Release {number}"
+            cells["double"]["source"] = f"def double(x):  # release {number}"
+            cells["triple-check"]["source"] = f"# check {number}"
+
+        change(released / "exercises" / ONE, edit)
+
+    change(mine, lambda cells, order: cells["triple"].update(source="def triple(x): return 9"))
+    words(2)
+    lab.prepare(released)
+    beside = mine.with_name("sample_newer.ipynb")
+    if went_on:
+        beside = beside.replace(mine).with_name("sample_newer.ipynb")
+    else:
+        beside = beside.with_name("sample_newer_2.ipynb")
+    words(3)
+    said = "\n".join(lab.prepare(released))
+    assert "1 of your cells" in said and "only in" not in said
+    assert sources(beside)["double"].endswith("release 3")
+    assert sources(beside)["triple"].endswith("return 9")
 
 
 def test_without_a_release_there_is_nothing_to_copy(course):

@@ -1,5 +1,5 @@
-// What scrolls must be reachable with the keyboard: give it a tab stop, a role and a name.
 (() => {
+  // What scrolls must be reachable with the keyboard: give it a tab stop, a role and a name.
   const boxes = "pre, figure, table, .output, mjx-container[display='true'], div.math, .pst-scrollable-table-container";
   const names = { FIGURE: "Figure", PRE: "Code or output", "MJX-CONTAINER": "Equation" };
 
@@ -21,4 +21,10 @@
     window.MathJax?.startup?.promise?.then(mark);
   });
   addEventListener("resize", mark);
+
+  // Paper is white: print in the light theme, whatever the screen shows.
+  const page = document.documentElement.dataset;
+  let shown;
+  addEventListener("beforeprint", () => { shown = page.theme; page.theme = "light"; });
+  addEventListener("afterprint", () => { page.theme = shown; });
 })();

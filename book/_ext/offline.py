@@ -24,8 +24,15 @@ UNUSED = [
     "locales/*/*/*",
     "**/*.png",
 ]
-# A folded cell is named by its own words; a list's children would have to be its items.
-UNTRUE = [' aria-label="Toggle hidden content"', ' role="list"', ' role="doc-biblioentry"']
+# A folded cell is named by its own words; a list's children would have to be its items; and
+# an id belongs to one element of a page.
+UNTRUE = [
+    ' aria-label="Toggle hidden content"',
+    ' role="list"',
+    ' role="doc-biblioentry"',
+    ' id="exercise-content"',
+    ' id="solution-content"',
+]
 
 
 def mathjax_folder() -> Path:

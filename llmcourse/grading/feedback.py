@@ -29,7 +29,9 @@ class HideHidden(NbGraderPreprocessor):
         tests = [m for cell in nb.cells for m in REGION.findall(cell.source) if _graded(cell)]
         bare = [COMMENT.sub("", text) for _, text in tests]
         lines = {squeeze(line).rstrip(",") for text in bare for line in text.split("\n")}
-        secret = {line for line in lines if len(line) >= 16}
+        # A line that also stands where everyone reads it is none: a long function's name alone.
+        public = squeeze("\n".join(REGION.sub("", c.source) for c in nb.cells if _locked(c)))
+        secret = {line for line in lines if len(line) >= 16 and line not in public}
         for cell in nb.cells:
             if _graded(cell):
                 self._clean_graded(cell, secret)
@@ -49,6 +51,11 @@ class HideHidden(NbGraderPreprocessor):
 
 def _graded(cell: NotebookNode) -> bool:
     return bool(cell.metadata.get("nbgrader", {}).get("grade"))
+
+
+def _locked(cell: NotebookNode) -> bool:
+    """Say whether grading restores a cell: what stands there is the course's own."""
+    return bool(cell.metadata.get("nbgrader", {}).get("locked"))
 
 
 def _messages(

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from llmcourse.ops.common import require
+from llmcourse.data import token_row
+from llmcourse.ops.common import require, require_count
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,10 @@ class Bigram(nn.Module):
         ids: one row of at least two tokens, each from 0 to vocab_size - 1. Raises ValueError
         otherwise, or unless `extra` is more than 0: no pair is impossible.
         """
-        row = torch.as_tensor(ids, dtype=torch.int64)
-        require(row.ndim == 1 and len(row) >= 2, "ids", list(row.shape), "a row of two or more")
-        low, high = int(row.min()), int(row.max())
-        needs = f"ids from 0 to {vocab_size - 1}"
-        require(low >= 0 and high < vocab_size, "ids", f"ids from {low} to {high}", needs)
+        require_count("vocab_size", vocab_size)
+        row = token_row(ids)
+        require(len(row) >= 2, "ids", list(row.shape), "a row of two or more")
+        _check_ids(row, vocab_size)
         require(extra > 0, "extra", extra, "more than 0")
         counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
         one = torch.ones(len(row) - 1, dtype=torch.float64)
@@ -51,7 +51,16 @@ class Bigram(nn.Module):
 
     def forward(self, ids: Tensor, cache: None = None) -> Tensor:
         """ids [..., T] int64 -> logits [..., T, V]: the rows of the tokens."""
+        _check_ids(ids, self.config.vocab_size)
         return self.table[ids]
 
     def new_cache(self, batch: int = 1) -> None:
         """Return None: there is nothing to remember but the token that is being read."""
+
+
+def _check_ids(ids: Tensor, vocab_size: int) -> None:
+    require(ids.dtype == torch.int64, "ids", ids.dtype, "int64")
+    require(ids.numel() > 0, "ids", list(ids.shape), "at least one token")
+    low, high = (int(x) for x in ids.aminmax())
+    fine = low >= 0 and high < vocab_size
+    require(fine, "ids", f"ids from {low} to {high}", f"ids from 0 to {vocab_size - 1}")

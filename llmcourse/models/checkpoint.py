@@ -5,6 +5,7 @@ computation, comparing names and shapes, and saying everything that is wrong at 
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -16,10 +17,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from llmcourse.ops.common import require, require_count
+
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 REPOSITORY = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 Shape = tuple[int, ...]
 
@@ -33,10 +38,12 @@ def find(path_or_repo_id: str | Path) -> Path:
 
     Raises CheckpointError when it is neither a folder nor a repository that can be fetched.
     """
+    if not isinstance(path_or_repo_id, (str, Path)) or not str(path_or_repo_id).strip():
+        raise CheckpointError(f"{path_or_repo_id!r} is neither a path nor a repository")
     folder = Path(path_or_repo_id).expanduser()
-    if folder.is_dir():
+    if os.path.isdir(folder):
         return folder
-    if folder.exists():
+    if os.path.exists(folder):  # unlike Path's, these answer no to a name that cannot be
         raise CheckpointError(f"{folder} is a file; a checkpoint is the folder that holds it")
     if not REPOSITORY.fullmatch(str(path_or_repo_id)):
         raise CheckpointError(f"{folder}: there is no such folder")
@@ -56,7 +63,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent} has no {path.name}") from None
-    except (OSError, ValueError) as error:  # UnicodeDecodeError and JSONDecodeError too
+    except (OSError, ValueError, RecursionError) as error:  # the Unicode and JSON errors too
         raise CheckpointError(f"{path} is not readable JSON ({error})") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds {type(content).__name__}, not an object")
@@ -147,6 +154,8 @@ class TensorFiles:
     def _open(path: Path) -> Any:
         try:
             return safe_open(path, framework="pt")
+        except PermissionError as error:
+            raise CheckpointError(f"{path} cannot be read ({error})") from error
         except (SafetensorError, OSError) as error:
             raise CheckpointError(
                 f"{path} is truncated or not a safetensors file ({error})"
@@ -173,14 +182,16 @@ def fill(model: nn.Module, read: Callable[[str], Tensor], dtype: torch.dtype | N
 
     read: parameter name -> tensor.
     dtype: what to convert to; None keeps what is stored, which must then be one dtype.
-    Raises CheckpointError for tensors that are not floating point, or of several dtypes.
+    Raises CheckpointError for another dtype than these DTYPES, or for several.
     """
+    if dtype not in (None, *DTYPES):
+        raise CheckpointError(f"dtype: got {dtype!r}, needs None or one of {DTYPES}")
     stored: dict[torch.dtype, str] = {}
     for name, _ in list(model.named_parameters()):
         tensor = read(name)
         stored.setdefault(tensor.dtype, name)
-        if not tensor.is_floating_point():
-            raise CheckpointError(f"{name} is stored as {tensor.dtype}, not as floating point")
+        if tensor.dtype not in DTYPES:
+            raise CheckpointError(f"{name} is stored as {tensor.dtype}, not as one of {DTYPES}")
         owner, _, leaf = name.rpartition(".")
         weight = nn.Parameter(tensor.to(dtype or tensor.dtype).contiguous())
         setattr(model.get_submodule(owner), leaf, weight)
@@ -200,7 +211,10 @@ def write(
 
     folder: made if missing; weights that are there already are replaced.
     max_shard_bytes: the most bytes of tensors in one file; a larger tensor gets its own.
+    Raises ValueError, with nothing written, for tensors without values and a limit below 1.
     """
+    require_count("max_shard_bytes", max_shard_bytes)
+    require(not any(t.is_meta for t in tensors.values()), "model", "no weights", "weights")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for old in [*folder.glob("model*.safetensors"), *folder.glob(INDEX)]:

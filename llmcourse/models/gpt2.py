@@ -41,7 +41,8 @@ class GPT2Config:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "context_length", "width", "num_layers", "num_heads"):
             value = getattr(self, name)
-            require(type(value) is int and value >= 1, name, repr(value), "an int, at least 1")
+            fine = type(value) is int and 1 <= value < 2**31
+            require(fine, name, repr(value), "an int, at least 1 and below 2**31")
         fits = self.width % self.num_heads == 0
         require(fits, "num_heads", self.num_heads, f"a divisor of width = {self.width}")
         eps = self.norm_eps
@@ -134,6 +135,9 @@ class GPT2(nn.Module):
         self.initialise()
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        if cache is not None:
+            held, layers = len(cache), len(self.blocks)
+            require(held == layers, "cache", f"{held} layers", f"the model's {layers}")
         x = self.embed(ids, start=0 if cache is None else cache.length)
         for i, block in enumerate(self.blocks):
             x = block(x, None if cache is None else cache[i])

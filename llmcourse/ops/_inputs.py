@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from llmcourse.ops.common import compute_dtype, require, without_autocast
+from llmcourse.ops.common import (
+    compute_dtype,
+    require,
+    require_scale,
+    require_tensor,
+    without_autocast,
+)
 
 Rule = Callable[..., tuple[Tensor, Tensor]]
 
@@ -40,20 +46,22 @@ def prepare(
     ValueError naming the argument, what it got and what it needs. Values (of g and beta) are
     not looked at while torch.compile traces: reading them would break the graph.
     """
+    optional = {"g": g, "beta": beta, "initial_state": initial_state}
+    given = {"q": q, "k": k, "v": v} | {n: x for n, x in optional.items() if x is not None}
+    require_scale(scale)
+    for name, x in given.items():
+        require_tensor(name, x)
     require(q.dim() == 4 and q.numel() > 0, "q", list(q.shape), "[B, T, H, K], none of them 0")
     B, T, H, K = q.shape
     require(
         v.dim() == 4 and v.shape[-1] > 0, "v", list(v.shape), "[B, T, H, V], none of them 0"
     )
     V = v.shape[-1]
-    given = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "initial_state": initial_state}
     shapes = {"q": (B, T, H, K), "k": (B, T, H, K), "v": (B, T, H, V), "beta": (B, T, H)}
     shapes |= {"g": (B, T, H, K) if per_channel else (B, T, H), "initial_state": (B, H, K, V)}
     for name, x in given.items():
-        if x is not None:
-            require(x.shape == shapes[name], name, list(x.shape), str(list(shapes[name])))
-            require(x.is_floating_point(), name, x.dtype, "a floating-point dtype")
-            require(x.device == q.device, name, x.device, f"the device of q, {q.device}")
+        require(x.shape == shapes[name], name, list(x.shape), str(list(shapes[name])))
+        require(x.device == q.device, name, x.device, f"the device of q, {q.device}")
     _require_between("g", g, -torch.finfo(torch.float32).max, 0, "a finite log decay <= 0")
     _require_between("beta", beta, 0, 2, "a write strength from 0 to 2")
     dtype = compute_dtype(q)
@@ -74,6 +82,7 @@ def full_precision(rule: Rule) -> Callable[..., Any]:
 
     @wraps(rule)
     def wrapped(q: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        require_tensor("q", q)
         with without_autocast(q):
             o, state = rule(q, *args, **options)
         return o.to(q.dtype), state

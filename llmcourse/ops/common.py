@@ -1,6 +1,9 @@
 """What every memory rule shares: refusing bad input, and the precision to compute in."""
 
+import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,21 +15,45 @@ def require(ok: bool, argument: str, got: object, needs: str) -> None:
         raise ValueError(f"{argument}: got {got}, needs {needs}")
 
 
-def require_count(argument: str, got: object) -> None:
-    """Refuse anything but a whole number of at least 1."""
-    ok = isinstance(got, int) and not isinstance(got, bool) and got >= 1
-    require(ok, argument, repr(got), "a whole number >= 1")
+def require_count(argument: str, got: object, least: int = 1) -> None:
+    """Refuse anything but a whole number, an int of at least `least`."""
+    ok = type(got) is int and got >= least
+    require(ok, argument, repr(got), f"a whole number >= {least}")
+
+
+def require_number(argument: str, got: Any, ok: Callable[[Any], bool], needs: str) -> None:
+    """Refuse anything but a number for which `ok`."""
+    is_number = isinstance(got, (int, float)) and not isinstance(got, bool)
+    require(is_number and ok(got), argument, repr(got), needs)
+
+
+def require_scale(scale: float | None) -> None:
+    """Refuse anything but a finite factor, or None for the usual one."""
+    if scale is not None:
+        require_number("scale", scale, math.isfinite, "a finite number or None")
+
+
+def require_tensor(name: str, x: object) -> None:
+    """Refuse anything but a tensor of floating-point numbers."""
+    require(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    if isinstance(x, Tensor):
+        require(x.is_floating_point(), name, x.dtype, "a floating-point dtype")
 
 
 def require_floats(first: str, **tensors: Tensor) -> None:
     """Refuse anything but floating-point tensors with the dtype and device of the `first`."""
     for name, x in tensors.items():
-        require(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
-        require(x.is_floating_point(), name, x.dtype, "a floating-point dtype")
+        require_tensor(name, x)
     dtype, device = tensors[first].dtype, tensors[first].device
     for name, x in tensors.items():
         require(x.dtype == dtype, name, x.dtype, f"the dtype of {first}, {dtype}")
         require(x.device == device, name, x.device, f"the device of {first}, {device}")
+
+
+def refuse_second_gradient(form: str) -> None:
+    """Called in a backward pass that is no part of a graph itself: refuse create_graph=True."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise NotImplementedError(f"gradients of gradients: only the {form} form has them")
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:

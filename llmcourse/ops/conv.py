@@ -32,7 +32,7 @@ def causal(
     y = taps[0] * window[:, :T]
     for w, tap in enumerate(taps[1:], start=1):
         y = torch.addcmul(y, tap, window[:, w : w + T])
-    return y.to(x.dtype), window[:, T:]
+    return y.to(x.dtype), window[:, T:].clone()  # a view would keep the whole text alive
 
 
 def step(x: Tensor, weight: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,6 +23,7 @@ from llmcourse.ops._chunks import (
     walk,
 )
 from llmcourse.ops._inputs import full_precision, one_token, prepare
+from llmcourse.ops.common import refuse_second_gradient
 
 
 @full_precision
@@ -87,6 +88,7 @@ def chunked(
     Arguments, results and errors as in recurrent. chunk_size >= 1 is rounded up to a power of
     two; it changes the cost, not the result. Source: Kimi Team 2025 (arXiv:2510.26692), section
     3; instead of sub-chunks of 16 and a bounded gate, decayed_products halves all the way.
+    Differentiable once: NotImplementedError for create_graph=True.
     """
     x = prepare(
         q, k, v, g=g, beta=beta, per_channel=True, scale=scale, initial_state=initial_state
@@ -136,6 +138,7 @@ class _DecayedProducts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        refuse_second_gradient("recurrent")
         q, k, g, since_start, to_end = ctx.saved_tensors
         d_qk, d_kk, d_since_start, d_to_end = grads
         diagonal = d_qk.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)

@@ -85,4 +85,4 @@ def chunked(
     q, k, v = (to_chunks(y, C) for y in (x.q, x.k, x.v))
     pages = torch.cat([x.state.unsqueeze(2), k.mT @ v], dim=2).cumsum(2)
     o = (q @ k.mT).tril() @ v + q @ pages[:, :, :-1]
-    return from_chunks(o, T), pages[:, :, -1]
+    return from_chunks(o, T), pages[:, :, -1].clone()  # a view would keep all pages alive

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from llmcourse.ops.common import (
     compute_dtype,
+    refuse_second_gradient,
     require,
     require_count,
     require_floats,
+    require_scale,
     without_autocast,
 )
 
@@ -69,6 +71,7 @@ def chunked(
 
     q, k, v, scale, result and errors: as in `parallel`.
     chunk_size: keys per chunk, at least 1; it changes the cost, not the result.
+    Differentiable once: NotImplementedError for create_graph=True.
     Sources: Milakov and Gimelshein 2018 (arXiv:1805.02867), algorithm 3: the running softmax;
     Dao et al. 2022 (arXiv:2205.14135), algorithms 1 and 4: the weights computed again backward.
     """
@@ -105,6 +108,7 @@ class _OnlineSoftmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_gradient("parallel")
         q, k, v, out, log_total = ctx.saved_tensors
         (d_out,) = grads
         dq, dk, dv = torch.zeros_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -142,7 +146,7 @@ def _check_keys(q: Tensor, k: Tensor, scale: float | None) -> None:
     require(k.shape[1] >= Tq, "k", f"{k.shape[1]} positions", f"at least q's {Tq}")
     shared = k.shape[2] > 0 and H % k.shape[2] == 0
     require(shared, "k", f"{k.shape[2]} heads", f"a number of heads that divides q's {H}")
-    require(scale is None or math.isfinite(scale), "scale", scale, "a finite number or None")
+    require_scale(scale)
 
 
 def _check_values(k: Tensor, v: Tensor) -> None:

@@ -1,6 +1,7 @@
 """Figures and animations as HTML: alternative text, caption, a player without a library."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from html import escape
@@ -13,6 +14,8 @@ from matplotlib.transforms import Bbox
 
 from llmcourse.plots import svg
 from llmcourse.plots.style import figure
+
+MIN_SECONDS = 0.4  # a frame; more than three flashes a second can harm (WCAG 2.3.1)
 
 # The theme paints HTML output white in dark mode; these figures follow the page instead.
 STYLE = (
@@ -100,6 +103,11 @@ def animate(
     alt, caption, name as in `show`; width, height and `subplots` as in `figure`.
     """
     _require(alt, caption, name)
+    if not MIN_SECONDS <= seconds < math.inf:
+        raise ValueError(f"seconds is {seconds}; it must be at least {MIN_SECONDS}")
+    frames = list(frames)
+    if not 0 <= first < len(frames):
+        raise ValueError(f"first is {first}; it must be one of the {len(frames)} frames")
     pictures: list[Element] = []
     labels: list[str] = []
     places: list[Bbox] = []
@@ -113,8 +121,6 @@ def animate(
         for ax, place in zip(fig.axes, places, strict=True):
             ax.set_position(place)
         pictures.append(svg.from_figure(fig, name))
-    if not 0 <= first < len(pictures):
-        raise ValueError(f"first is {first}; it must be one of the {len(pictures)} frames")
     picture = svg.merge(pictures, first)
     picture.set("role", "img")
     picture.set("aria-label", alt)
@@ -123,8 +129,9 @@ def animate(
 
 
 def _player(name: str, labels: list[str], seconds: float, first: int) -> str:
-    script = PLAYER.replace("NAME", name).replace("PERIOD", f"{seconds * 1000:.0f}")
-    script = script.replace("LABELS", json.dumps(labels).replace("<", "\\u003c"))
+    words = json.dumps(labels).replace("<", "\\u003c")
+    blanks = {"NAME": name, "PERIOD": f"{seconds * 1000:.0f}", "LABELS": words}
+    script = re.sub("NAME|PERIOD|LABELS", lambda blank: blanks[blank[0]], PLAYER)
     return (
         '<div class="plot-controls" role="group" aria-label="Animation" hidden>'
         '<button type="button" class="back">Back</button>'
@@ -138,9 +145,9 @@ def _player(name: str, labels: list[str], seconds: float, first: int) -> str:
 
 def _require(alt: str, caption: str, name: str) -> None:
     for what, value in (("alt", alt), ("caption", caption)):
-        if not value.strip():
+        if not isinstance(value, str) or not value.strip():
             raise ValueError(f"{what} is empty; every figure needs one")
-    if not re.fullmatch(r"[A-Za-z][\w-]*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
         raise ValueError(f"name is {name!r}; it needs letters, digits and hyphens")
 
 

@@ -109,14 +109,23 @@ def heatmap(
     limit: the size that gets the full colour; default: the largest |number|. NaN stays empty.
     rows, columns: names at the left and below; numbers: a format such as ".2f" for each cell.
     """
+    if hasattr(matrix, "detach"):  # a tensor: of any dtype, with or without gradients
+        matrix = matrix.detach().cpu().double()
     values = np.asarray(matrix, dtype=float)
-    if values.ndim != 2:
-        raise ValueError(f"matrix has shape {values.shape}; a heat map needs two axes")
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"matrix has shape {values.shape}; a heat map needs [rows, columns]")
+    if np.isinf(values).any():
+        raise ValueError("matrix has infinite numbers; put NaN where a cell should stay empty")
+    if limit is not None and not limit > 0:
+        raise ValueError(f"limit is {limit}; it must be more than 0")
     limit = limit or float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
     ax.imshow(_cells(values / limit, kind, negative), interpolation="none", aspect="auto")
     ax.grid(visible=False)
-    for axis, names in ((ax.xaxis, columns), (ax.yaxis, rows)):
+    sides = (("rows", ax.yaxis, rows), ("columns", ax.xaxis, columns))
+    for (what, axis, names), size in zip(sides, values.shape, strict=True):
         if names is not None:
+            if len(names) != size:
+                raise ValueError(f"{what} has {len(names)} names; the matrix has {size} {what}")
             axis.set_ticks(range(len(names)), names)
             axis.set_tick_params(length=0)
     ax.tick_params(axis="x", rotation=rotate)
@@ -155,6 +164,8 @@ def boxes(
         kind, w, h = tuple(more) + ("neutral", width, height)[len(more) :]
         drawn[name] = _box(ax, x, y, text, kind, w, h)
     for start, end, *label in arrows:
+        if missing := {start, end} - drawn.keys():
+            raise ValueError(f"an arrow goes to {missing.pop()!r}, which is no box")
         _arrow(ax, drawn[start], drawn[end], *label)
     ax.set_aspect("equal")
     ax.autoscale_view()

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
 INK, PAPER = "currentColor", "var(--pst-color-background, Canvas)"
+NOT_IN_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 ET.register_namespace("", SVG[1:-1])
 
 
@@ -20,7 +21,7 @@ def from_figure(fig: Figure, name: str) -> ET.Element:
     nothing = dict.fromkeys(["Date", "Creator", "Format", "Type"])
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
         fig.savefig(out, format="svg", metadata=nothing)
-    root = ET.fromstring(out.getvalue())
+    root = ET.fromstring(NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", out.getvalue().decode()))
     for style in root.findall(f"{SVG}defs[{SVG}style]") + root.findall(f"{SVG}metadata"):
         root.remove(style)  # its `*` rule would reach the whole page
     used = set(_references(root))

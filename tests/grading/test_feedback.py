@@ -30,7 +30,9 @@ def printed(text):
 def hide(*outputs, source=SOURCE, learner=()):
     """The graded cell and the learner's cell of a notebook as its learner may see them."""
     graded = new_code_cell(source, outputs=list(outputs))
-    graded.metadata.nbgrader = {"grade": True, "solution": False, "grade_id": "double-check"}
+    graded.metadata.nbgrader = {
+        "grade": True, "solution": False, "locked": True, "grade_id": "double-check"
+    }  # fmt: skip
     own = new_code_cell("double(1)", outputs=list(learner))
     nb, _ = HideHidden().preprocess(new_notebook(cells=[graded, own]), {})
     return nb.cells
@@ -66,6 +68,35 @@ def test_a_checks_message_with_a_line_of_a_hidden_test_is_withheld():
     """A visible check shows what the learner's function raised: it may have read `In`."""
     cell, _ = hide(error("CheckFailed", f"double: raised ValueError\n{[SOURCE]}"))
     assert cell.outputs[0].traceback == [WITHHELD]
+
+
+def test_a_line_that_the_visible_part_holds_too_withholds_nothing():
+    """A function with a long name stands alone on a line of its calls."""
+    source = """checks.check(
+    causal_self_attention,
+    1.0,
+    expected=2.0,
+)
+### BEGIN HIDDEN TESTS
+checks.check(
+    causal_self_attention,
+    hidden_input_of_the_course,
+    expected=2.0,
+)
+### END HIDDEN TESTS"""
+    message = "hidden check of causal_self_attention (large scores): 84 of 84 entries NaN"
+    cell, _ = hide(error("CheckFailed", message), source=source)
+    assert cell.outputs[0].traceback == [message]
+    cell, _ = hide(error("CheckFailed", f"{message} hidden_input_of_the_course"), source=source)
+    assert cell.outputs[0].traceback == [WITHHELD]
+
+
+def test_a_line_that_a_learner_wrote_is_still_withheld():
+    own = new_markdown_cell(SECRET)
+    graded, _ = hide()
+    graded.source, graded.outputs = SOURCE, [error("CheckFailed", SECRET)]
+    nb, _ = HideHidden().preprocess(new_notebook(cells=[graded, own]), {})
+    assert nb.cells[0].outputs[0].traceback == [WITHHELD]
 
 
 def test_a_missing_function_is_named_where_the_visible_part_calls_it():
