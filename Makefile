@@ -18,7 +18,7 @@ export JUPYTER_PLATFORM_DIRS := 1
 .PHONY: help book test lab exercises demo-class bench fmt lint check upgrade clean
 
 help:
-	@echo "make book          read the course; the other targets:"
+	@echo "make book, then open _build/html/index.html, to read the course. All targets:"
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
@@ -84,7 +84,7 @@ INSTALL = set -o pipefail; install() { $(BIN)/python -m pip install -c constrain
 # Sets $python to the first good one; one clear line when there is none.
 OLD_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11, 5))
 FIND_PYTHON = for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11) ""; do \
-	  [ -z "$$python" ] && { echo "make: Python 3.11.5 or newer is needed; $(if $(PYTHON),$(PYTHON) is older or missing,none was found). Install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }; \
+	  [ -z "$$python" ] && { echo "make: Python 3.11.5 or newer is needed; $(or $(PYTHON),python3) is $$($(or $(PYTHON),python3) --version 2>/dev/null || echo missing). Install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }; \
 	  "$$python" -c '$(OLD_ENOUGH)' 2>/dev/null && break; \
 	done
 

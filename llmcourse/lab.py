@@ -6,6 +6,7 @@ A copy that equals its release was never edited and follows the next release;
 an edited one stays as it is, and the next release is placed beside it.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 from llmcourse.course import Assignment, CourseError, assignments
 
 WORK = "my_work"
+NEWS = "@jupyterlab/apputils-extension:announcements"  # asks whether to fetch Jupyter's news
 Cell = dict[str, Any]
 
 
@@ -71,7 +73,9 @@ def _prepare_file(new: Path, mine: Path, base: Path, work: Path) -> Iterator[str
         return
     elif _same(mine, new):
         pass
-    elif _same(mine, origin := _origin(mine, base)) and _may_replace(mine):
+    elif (origin := _origin(mine, base)).is_file() and origin.read_bytes() == new.read_bytes():
+        pass  # the newer release was taken back
+    elif _same(mine, origin) and _may_replace(mine):
         _write(mine, new.read_bytes())
         yield f"{shown}: updated to the newer release (you had not edited it)"
         yield from _changes(origin, new)
@@ -265,8 +269,16 @@ def open_lab(root: Path, arguments: list[str]) -> int:
         quiet.append("--allow-root")
     print("JupyterLab opens in your browser; Control-C here stops it.", flush=True)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    config = root / WORK / ".release" / "jupyter"
+    disabled = json.dumps({"disabledExtensions": {NEWS: True}})
+    with contextlib.suppress(OSError):  # my_work/ may be read-only
+        _write(config / "labconfig" / "page_config.json", disabled.encode())
+    configs = os.pathsep.join(
+        filter(None, [str(config), os.environ.get("JUPYTER_CONFIG_PATH")])
+    )
+    env = os.environ | {"PATH": path, "JUPYTER_CONFIG_PATH": configs}
     command = [sys.executable, "-m", "jupyterlab", *quiet, *arguments]
     try:
-        return subprocess.call(command, cwd=root / WORK, env=os.environ | {"PATH": path})
+        return subprocess.call(command, cwd=root / WORK, env=env)
     except KeyboardInterrupt:
         return 0

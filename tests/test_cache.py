@@ -96,8 +96,15 @@ def test_a_wrong_shape_is_named_and_changes_nothing(k_shape, v_shape, message):
     assert cache.length == 0
 
 
+def test_what_is_no_tensor_is_refused():
+    with pytest.raises(ValueError, match="k: got NoneType, needs a tensor"):
+        make().append(None, None)
+
+
 @pytest.mark.parametrize("name", ["batch", "capacity"])
 def test_sizes_below_one_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name}: got 1.5"):
+        make(**{name: 1.5})
     with pytest.raises(ValueError, match=f"{name}: got 0"):
         make(**{name: 0})
 

@@ -145,6 +145,7 @@ def test_no_word_of_the_diary_can_be_mistaken_for_another():
         ((65, 0, 0), "num_facts: got 65, need 1 to 64"),
         ((1, -1, 0), "num_updates: got -1, need at least 0"),
         ((1, 0, -1), "distance: got -1, need at least 0"),
+        ((2.5, 0, 0), "num_facts: got 2.5, need a whole number, 1 to 64"),
     ],
 )
 def test_a_diary_that_cannot_be_written_is_refused(arguments, message):

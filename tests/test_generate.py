@@ -157,6 +157,10 @@ def test_logits_stay_unchanged_and_dtype_is_that_of_the_promise():
         (dict(top_p=0.0), r"top_p: got 0.0, needs None or a number in \(0, 1\]"),
         (dict(top_p=1.1), "top_p: got 1.1"),
         (dict(top_p=math.nan), "top_p: got nan"),
+        (dict(temperature="1"), "temperature: got '1'"),
+        (dict(temperature=None), "temperature: got None"),
+        (dict(top_k=True), "top_k: got True"),
+        (dict(top_p="0.9"), "top_p: got '0.9'"),
     ],
 )
 def test_bad_settings_are_named_at_the_call(model, setting, message):
@@ -216,6 +220,7 @@ def test_draws_have_the_frequencies_of_the_distribution():
         ([0.0, 0.0], 0.5, "probabilities: got"),
         ([math.nan, 1.0], 0.5, "probabilities: got"),
         ([math.inf, 1.0], 0.5, "probabilities: got"),
+        (1.0, 0.5, "probabilities: got one number"),
     ],
 )
 def test_what_cannot_be_drawn_from_is_refused(p, uniform, message):
@@ -328,6 +333,8 @@ def test_no_new_tokens_is_the_prompt(model):
         (torch.zeros(1, 5), 1, "ids: got"),
         ([1, 2], 1, "ids: got list"),
         (torch.zeros(1, 5, dtype=torch.int64), -1, "max_new_tokens: got -1"),
+        (torch.zeros(1, 5, dtype=torch.int64), 2.5, "max_new_tokens: got 2.5"),
+        (torch.zeros(1, 5, dtype=torch.int64), "3", "max_new_tokens: got '3'"),
     ],
 )
 def test_bad_prompts_are_named_at_the_call(model, ids, count, message):
@@ -340,9 +347,37 @@ def test_ids_outside_the_vocabulary_are_named(model):
         generate(model, torch.tensor([[1, 40]]), 1)
 
 
-def test_a_single_stop_token_must_come_in_a_collection(model):
-    with pytest.raises(ValueError, match="stop: got 3"):
-        stream(model, prompt(), 1, stop=3)
+@pytest.mark.parametrize("stop", [3, "a", None, [1.5], ["a"], torch.tensor(3)])
+def test_stop_tokens_must_be_a_collection_of_ids(model, stop):
+    with pytest.raises(ValueError, match="stop: got"):
+        stream(model, prompt(), 1, stop=stop)
+
+
+def test_stop_tokens_may_come_in_any_collection(model):
+    ids = prompt(B=4)
+    expected = generate(model, ids, 9, seed=1, stop=[3, 7, 11])
+    for stop in ({3, 7, 11}, torch.tensor([3, 7, 11]), (i for i in (3, 7, 11))):
+        assert torch.equal(generate(model, ids, 9, seed=1, stop=stop), expected)
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, True, 2**70])
+def test_a_seed_that_is_no_int_of_64_bits_is_refused(model, seed):
+    with pytest.raises(ValueError, match="seed: got"):
+        stream(model, prompt(), 1, seed=seed)
+
+
+def test_a_model_without_values_is_refused(model):
+    with torch.device("meta"):
+        empty = GPT2(model.config)
+    with pytest.raises(ValueError, match="logits: got a tensor on the meta device"):
+        generate(empty, prompt(), 1)
+
+
+def test_lists_are_no_tensors():
+    with pytest.raises(ValueError, match="logits: got list, needs a tensor"):
+        next_token_probabilities([0.5, 0.5])
+    with pytest.raises(ValueError, match="uniform: got float, needs a tensor"):
+        sample(torch.ones(2), 0.5)
 
 
 def test_a_misspelt_setting_is_refused(model):

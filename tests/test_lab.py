@@ -2,8 +2,10 @@
 
 import copy
 import json
+import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -311,6 +313,16 @@ def test_a_copy_that_stays_behind_is_compared_with_its_own_release(released, min
     assert sources(beside)["triple"].endswith("return 9")
 
 
+def test_a_release_that_is_taken_back_changes_nothing(released, mine):
+    first = (released / "exercises" / ONE).read_bytes()
+    answer(released)
+    new_release(released)
+    lab.prepare(released)
+    (released / "exercises" / ONE).write_bytes(first)
+    assert lab.prepare(released) == ["my_work/ is up to date with the release."]
+    assert not mine.with_name("sample_newer_2.ipynb").exists()
+
+
 def test_without_a_release_there_is_nothing_to_copy(course):
     with pytest.raises(CourseError, match="no exercises"):
         lab.prepare(course)
@@ -324,3 +336,15 @@ def test_jupyterlab_starts_in_my_work_and_loads_nothing_from_elsewhere(released,
     assert command[:3] == [sys.executable, "-m", "jupyterlab"] and command[-1] == "--no-browser"
     assert options["cwd"] == released / "my_work"
     assert "--LabApp.news_url=None" in command
+    first = options["env"]["JUPYTER_CONFIG_PATH"].split(os.pathsep)[0]
+    page = json.loads((Path(first) / "labconfig" / "page_config.json").read_text())
+    assert page == {"disabledExtensions": {lab.NEWS: True}}
+
+
+def test_jupyterlab_opens_where_nothing_can_be_written(released, monkeypatch):
+    def refuse(path, content):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(lab, "_write", refuse)
+    monkeypatch.setattr(lab.subprocess, "call", lambda *a, **k: 0)
+    assert lab.open_lab(released, []) == 0

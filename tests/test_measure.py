@@ -33,6 +33,12 @@ def test_longer_work_takes_longer():
     assert slept["s"][0] >= 0.02 > slept["n"][0] >= 0
 
 
+@pytest.mark.parametrize("rate", [measure.matmul_rate, measure.bandwidth])
+def test_a_rate_of_nothing_is_refused(rate):
+    with pytest.raises(ValueError, match="got 0, needs a whole number >= 1"):
+        rate(0)
+
+
 def test_no_repeats_are_refused():
     with pytest.raises(ValueError, match="repeats"):
         measure.seconds(lambda: None, repeats=0)
@@ -103,7 +109,7 @@ def test_decoding_reads_what_it_says(use_cache):
 
 
 def test_decoding_beyond_the_context_or_of_nothing_is_refused():
-    for lengths in ([9], [0], []):
+    for lengths in ([9], [0], [], [1.5]):
         with pytest.raises(ValueError, match=r"context"):
             measure.decode_seconds(GPT2(CONFIG), lengths, use_cache=False, repeats=1)
 

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
 
 from llmcourse import plots
 from llmcourse.plots import page
@@ -147,11 +148,13 @@ def test_a_figure_needs_words(shown, missing):
     with pytest.raises(ValueError, match=missing):
         simple(**{missing: " "})
     with pytest.raises(ValueError, match=missing):
+        simple(**{missing: None})
+    with pytest.raises(ValueError, match=missing):
         plots.animate(draw, [0], name="x", **({"alt": "a", "caption": "c"} | {missing: ""}))
     assert not shown
 
 
-@pytest.mark.parametrize("name", ["", "two words", "1st", 'a"b'])
+@pytest.mark.parametrize("name", ["", "two words", "1st", 'a"b', "café", "line\n", None])
 def test_a_name_must_be_an_id(shown, name):
     with pytest.raises(ValueError, match="name"):
         simple(name=name)
@@ -240,6 +243,44 @@ def test_a_heat_map_of_nothing_is_empty(matrix):
     assert not ax.images[0].get_array()[..., 3].any()
 
 
+@pytest.mark.parametrize(
+    "matrix, options, message",
+    [
+        (np.zeros((0, 3)), {}, "matrix has shape"),
+        ([[np.inf, 1.0]], {}, "infinite"),
+        ([[1.0]], {"limit": 0}, "limit is 0"),
+        ([[1.0]], {"limit": -1}, "limit is -1"),
+        ([[1.0]], {"rows": ["a", "b"]}, "rows has 2 names; the matrix has 1 rows"),
+        ([[1.0, 2.0]], {"columns": ["a"]}, "columns has 1 names"),
+    ],
+)
+def test_what_makes_no_heat_map_is_refused(matrix, options, message):
+    _, ax = plots.figure()
+    with pytest.raises(ValueError, match=message):
+        plots.heatmap(ax, matrix, **options)
+
+
+def test_a_heat_map_takes_tensors_of_any_kind():
+    for options in ({"dtype": torch.bfloat16}, {"requires_grad": True}):
+        _, ax = plots.figure()
+        plots.heatmap(ax, torch.ones(2, 3, **options))
+        assert ax.images[0].get_array()[..., 3].all()
+
+
+def test_an_arrow_to_a_box_that_is_not_there_is_refused():
+    _, ax = plots.figure()
+    with pytest.raises(ValueError, match="'b', which is no box"):
+        plots.boxes(ax, {"a": (0, 0, "A")}, [("a", "b")])
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")  # no font has it, which is the point
+def test_a_character_that_no_page_can_hold_is_replaced(shown):
+    fig, ax = plots.figure()
+    ax.set_title("a\x01b")
+    plots.show(fig, alt="a", caption="c", name="x")
+    assert "a\N{REPLACEMENT CHARACTER}b" in shown[0]["text/html"]
+
+
 def test_wrong_kinds_and_shapes_are_named():
     _, ax = plots.figure()
     with pytest.raises(ValueError, match=r"'softmx'.*softmax"):
@@ -274,6 +315,23 @@ def test_without_javascript_the_first_frame_is_there_and_no_dead_control(shown):
     assert [a for _, a in tags if a.get("class") == "plot-controls" and "hidden" in a]
 
 
+@pytest.mark.parametrize("seconds", [0, -1, 0.1, float("nan")])
+def test_a_film_that_would_flash_is_refused(shown, seconds):
+    with pytest.raises(ValueError, match="seconds is"):
+        player(seconds=seconds)
+
+
+def test_a_film_without_frames_is_refused(shown):
+    with pytest.raises(ValueError, match="0 frames"):
+        plots.animate(draw, [], alt="a", caption="c", name="x")
+
+
+@pytest.mark.parametrize("name", ["LABELS", "PERIOD", "xNAMEx"])
+def test_a_films_name_is_never_taken_for_a_blank_of_its_script(shown, name):
+    player(name)
+    assert f"""querySelectorAll('[id="{name}"]')""" in shown[0]["text/html"]
+
+
 def test_a_first_frame_that_is_not_there_is_refused(shown):
     with pytest.raises(ValueError, match="first is 9"):
         player(first=9)
@@ -293,7 +351,7 @@ def browser():
 
 @pytest.mark.browser
 def test_players_step_play_and_stop_independently(shown, browser):
-    player("film-a", seconds=0.05)
+    player("film-a", seconds=0.4)
     player("film-b")
     tab = browser.new_page()
     tab.set_content("".join(b["text/html"] for b in shown))
@@ -314,7 +372,7 @@ def test_players_step_play_and_stop_independently(shown, browser):
 
 @pytest.mark.browser
 def test_nothing_moves_for_whoever_asks_for_stillness(shown, browser):
-    player("film-a", seconds=0.01)
+    player("film-a", seconds=0.4)
     tab = browser.new_page(reduced_motion="reduce")
     tab.set_content(shown[0]["text/html"])
     assert not tab.get_by_role("button", name="Play").is_visible()

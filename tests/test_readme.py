@@ -90,9 +90,16 @@ def test_the_llmcourse_commands_named_in_prose_exist():
     assert named and named <= set(known)
 
 
-def test_make_says_what_is_wrong_with_an_old_python(tmp_path):
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("echo Python 3.9.18; [ $1 = --version ]", "python3 is Python 3.9.18. Install one"),
+        ("exit 127", "python3 is missing. Install one"),
+    ],
+)
+def test_make_says_what_is_wrong_with_an_old_python(tmp_path, script, says):
     old = tmp_path / "python3"
-    old.write_text("#!/bin/sh\nexit 1\n")
+    old.write_text(f"#!/bin/sh\n{script}\n")
     old.chmod(0o755)
     done = subprocess.run(
         ["make", f"PYTHON={old}", f"VENV={tmp_path}/venv", f"{tmp_path}/venv/bin/python"],
@@ -102,7 +109,8 @@ def test_make_says_what_is_wrong_with_an_old_python(tmp_path):
         env=os.environ | {"MAKEFLAGS": ""},
     )
     assert done.returncode != 0
-    assert "Python 3.11.5 or newer is needed" in done.stderr.splitlines()[0]
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("make: Python 3.11.5 or newer is needed; ") and says in first
     assert not (tmp_path / "venv").exists()
 
 

@@ -418,6 +418,12 @@ def test_an_id_out_of_range_is_refused(identity):
         Tokenizer([]).decode([0, identity])
 
 
+@pytest.mark.parametrize("ids", [3, None, "12", [1.5], [[1, 2]]])
+def test_what_is_no_row_of_ids_is_refused(ids):
+    with pytest.raises(TypeError, match=r"ids: got .*, need one row of integers"):
+        Tokenizer([]).decode(ids)
+
+
 def test_text_of_another_kind_is_refused():
     with pytest.raises(TypeError, match="text: got int, need str or bytes"):
         Tokenizer([]).encode(5)

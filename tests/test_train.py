@@ -202,6 +202,53 @@ def test_a_truncated_checkpoint_says_so(tmp_path, cut):
         run(fresh(), checkpoint=path)
 
 
+@pytest.mark.parametrize("part", ["identity", "model", "optimizer", "history", "random"])
+def test_a_checkpoint_with_a_damaged_part_is_refused(tmp_path, part):
+    path = tmp_path / "run.pt"
+    run(fresh(), checkpoint=path, until=1)
+    content = torch.load(path, weights_only=True)
+    torch.save(content | {part: {"no": "such thing"}}, path)
+    with pytest.raises(ValueError, match="checkpoint: "):
+        run(fresh(), checkpoint=path)
+
+
+def test_a_place_that_cannot_be_written_is_known_before_the_first_step(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path, words in [
+        (tmp_path / "file" / "run.pt", "cannot be written"),
+        (tmp_path, "folder"),
+    ]:
+        with pytest.raises(ValueError, match=f"checkpoint: .*{words}"):
+            run(torch.nn.Linear(1, 1), checkpoint=path)  # cannot make a step
+
+
+def test_the_folder_of_a_checkpoint_is_made(tmp_path):
+    run(fresh(), checkpoint=tmp_path / "new" / "folder" / "run.pt", until=1)
+    assert [f.name for f in (tmp_path / "new" / "folder").iterdir()] == ["run.pt"]
+
+
+@pytest.mark.parametrize("ids", [[0.5] * 99, IDS.float(), "text", None, IDS.view(1, -1)])
+def test_a_text_that_is_no_row_of_integers_is_refused(ids):
+    """Fractions above all: cut off in silence, they would train on other tokens."""
+    with pytest.raises(ValueError, match="ids: got"):
+        run(fresh(), ids=ids)
+    with pytest.raises(ValueError, match="ids: got"):
+        train(fresh(), IDS, RUN, validation_ids=[0.5] * 99, progress=False)
+    with pytest.raises(ValueError, match="ids: got"):
+        evaluate(fresh(), ids, context=8)
+
+
+@pytest.mark.parametrize("option", [{"save_every": 0}, {"until": -1}, {"until": 2.5}])
+def test_impossible_options_are_refused(option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        run(fresh(), **option)
+
+
+def test_a_model_with_nothing_to_train_is_refused():
+    with pytest.raises(ValueError, match="model: got GPT2, needs parameters"):
+        run(fresh().requires_grad_(False))
+
+
 @pytest.mark.parametrize("content", [{"weights": torch.zeros(1)}, [1, 2], "text"])
 def test_another_kind_of_file_is_no_checkpoint(tmp_path, content):
     path = tmp_path / "run.pt"
@@ -265,7 +312,9 @@ def test_evaluation_leaves_the_model_as_it_was():
 @pytest.mark.parametrize(
     "wrong",
     [{"steps": 0}, {"batch_size": 0}, {"context": 0}, {"learning_rate": 0.0}, {"clip": -1.0},
-     {"warmup": -1}, {"weight_decay": -0.1}, {"seed": -1}, {"evaluate_every": 0}],
+     {"warmup": -1}, {"weight_decay": -0.1}, {"seed": -1}, {"evaluate_every": 0},
+     {"steps": 2.5}, {"steps": "3"}, {"steps": True}, {"context": 1.5}, {"seed": 2**70},
+     {"learning_rate": math.inf}, {"learning_rate": "1"}, {"weight_decay": math.nan}],
 )  # fmt: skip
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -33,6 +33,7 @@ def test_the_small_class_gets_its_grades_and_feedback_that_tells_nothing(course,
     assert leaks.check_feedback(made) == []
     text = "\n".join(page.read_text() for page in pages)
     assert "hidden_input" not in text and "HIDDEN TESTS" not in text
+    assert text.count('<a href="#double-check">double</a> (Score: ') == 6
     assert "is not written yet" in text and "hidden check of double" in text
     assert "<script>stolen" not in text and "<b>bold</b>" in text
     assert "https://" not in re.sub(r"/\*.*?\*/", "", text, flags=re.S)

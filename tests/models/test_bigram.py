@@ -47,13 +47,22 @@ def test_its_loss_is_the_mean_surprise():
     "change, message",
     [
         ({"ids": [1]}, r"ids: got \[1\], needs a row of two or more"),
-        ({"ids": [[0, 1]]}, r"ids: got \[1, 2\]"),
+        ({"ids": [[0, 1]]}, r"ids: got torch.int64 of shape \(1, 2\)"),
         ({"ids": [0, 3]}, "ids: got ids from 0 to 3, needs ids from 0 to 2"),
         ({"ids": [-1, 1]}, "ids: got ids from -1 to 1"),
         ({"extra": 0}, "extra: got 0, needs more than 0"),
+        ({"ids": [0.5, 1.5]}, "ids: got torch.float32"),
+        ({"vocab_size": 0}, "vocab_size: got 0"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(change, message):
     arguments = {"ids": [0, 1, 2], "vocab_size": 3, "extra": 0.1} | change
     with pytest.raises(ValueError, match=message):
         Bigram.fit(**arguments)
+
+
+@pytest.mark.parametrize("ids", [[[-1]], [[3]], [[0.5]], [[]]])
+def test_it_reads_no_row_for_an_id_that_is_none(ids):
+    model = Bigram.fit([0, 1, 2], 3)
+    with pytest.raises(ValueError, match="ids: got"):
+        model(torch.tensor(ids))

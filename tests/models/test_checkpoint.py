@@ -177,6 +177,62 @@ def test_a_path_that_is_no_folder_never_asks_the_network(name, monkeypatch):
     assert "no such folder" in refused(name)
 
 
+@pytest.mark.parametrize("name", ["", " ", None, b"folder", 3, "x" * 5000, "nul\0"])
+def test_what_cannot_be_a_path_is_refused(name, monkeypatch):
+    def not_found(*args, **kwargs):
+        raise OSError("no such repository")
+
+    monkeypatch.setattr(checkpoint, "snapshot_download", not_found)
+    assert refused(name)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64, "float16"])
+def test_a_dtype_that_no_weight_has_is_refused(folder, dtype):
+    with pytest.raises(CheckpointError, match="dtype: got"):
+        GPT2.from_pretrained(folder, dtype=dtype)
+
+
+def test_weights_in_eight_bits_are_refused(folder):
+    edit_tensors(folder, lambda t: {n: x.to(torch.float8_e4m3fn) for n, x in t.items()})
+    assert "is stored as torch.float8_e4m3fn" in refused(folder)
+
+
+def test_a_model_without_values_leaves_the_saved_one_alone(folder, model):
+    with torch.device("meta"):
+        empty = GPT2(CONFIG)
+    with pytest.raises(ValueError, match="no weights"):
+        empty.save_pretrained(folder)
+    assert same(GPT2.from_pretrained(folder), model)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "5GB"])
+def test_a_limit_of_a_shard_that_is_no_count_is_refused(tmp_path, model, size):
+    with pytest.raises(ValueError, match="max_shard_bytes: got"):
+        model.save_pretrained(tmp_path, max_shard_bytes=size)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [("shape", [31, 9]), ("dtype", "F16"), ("dtype", "Q4"), ("data_offsets", [0, 8])],
+)
+def test_a_header_that_lies_about_its_data_is_refused(folder, field, value):
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["wte.weight"][field] = value
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
+    assert "model.safetensors is truncated or not a safetensors file" in refused(folder)
+
+
+def test_a_folder_of_links_is_read(folder, model, tmp_path_factory):
+    linked = tmp_path_factory.mktemp("linked")
+    for file in folder.iterdir():
+        (linked / file.name).symlink_to(file)
+    assert same(GPT2.from_pretrained(linked), model)
+
+
 def test_a_file_instead_of_a_folder(folder):
     assert "is a file" in refused(folder / "model.safetensors")
 
@@ -186,7 +242,7 @@ def test_a_missing_configuration(folder):
     assert f"{folder} has no config.json" in refused(folder)
 
 
-@pytest.mark.parametrize("text", [b"{", b"[1]", b"\xff\xfe"])
+@pytest.mark.parametrize("text", [b"{", b"[1]", b"\xff\xfe", b"[" * 10**5])
 def test_a_broken_configuration(folder, text):
     (folder / "config.json").write_bytes(text)
     assert "config.json" in refused(folder)

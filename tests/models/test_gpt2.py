@@ -326,6 +326,7 @@ def test_a_cache_that_would_pass_the_context_is_refused():
         (dict(vocab_size=61.0), "vocab_size: got 61.0"),
         (dict(context_length=True), "context_length: got True"),
         (dict(width="32"), "width: got '32'"),
+        (dict(vocab_size=10**19), "vocab_size: got 10000"),
         (dict(norm_eps=0.0), "norm_eps: got 0.0, needs a positive float"),
         (dict(norm_eps=math.nan), "norm_eps: got nan"),
         (dict(norm_eps="1e-5"), "norm_eps: got '1e-5'"),
@@ -348,3 +349,11 @@ def test_a_compiled_model_is_one_graph_with_the_same_logits():
     model, ids = ours(), some_ids()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     assert error(compiled(ids), model(ids)) < 1e-12
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_cache_of_another_model_is_refused_and_left_alone(more):
+    cache = GPT2(dataclasses.replace(CONFIG, num_layers=CONFIG.num_layers + more)).new_cache()
+    with pytest.raises(ValueError, match=r"cache: got .* layers, needs the model's"):
+        GPT2(CONFIG)(torch.zeros(1, 3, dtype=torch.int64), cache)
+    assert cache.length == 0

@@ -80,3 +80,8 @@ def test_a_misfit_is_refused_by_name(name, spoil):
         name = "weight"  # whichever is not where x is
     with pytest.raises(ValueError, match=f"{name}: got"):
         conv.causal(args[0], args[1], initial_state=args[2])
+
+
+def test_the_state_holds_no_more_than_itself():
+    _, state = conv.causal(torch.randn(1, 500, 2), torch.randn(2, 4))
+    assert state.untyped_storage().nbytes() == state.numel() * 4

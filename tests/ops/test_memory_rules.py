@@ -16,12 +16,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmcourse.measure import peak_memory
 from llmcourse.ops import delta, gated_delta, kda, linear
 
 RULES = {"linear": linear, "delta": delta, "gated_delta": gated_delta, "kda": kda}
 LINES = {torch.float64: 1e-10, torch.float32: 1e-5}
 LENGTHS = [1, 2, 15, 16, 17, 63, 64, 65, 70, 130, 257, 1000]
-GATES = ["0", "-5", "-6", "-30", "-100", "mixed", "apart"]
+GATES = ["0", "-1e-30", "-5", "-6", "-30", "-100", "-1e4", "-3e38", "mixed", "apart"]
 
 
 def gate(kind, shape, generator):
@@ -300,11 +301,91 @@ def test_the_gated_delta_rule_agrees_with_the_public_implementation(T):
     assert_close(results(gated_delta.chunked, x, torch.float32), expected, 1e-5)
 
 
+@pytest.mark.parametrize("form", ["recurrent", "chunked"])
+@pytest.mark.parametrize("name", RULES)
+def test_any_layout_in_memory_gives_the_same_results(name, form):
+    x = inputs(name, B=2, T=33)
+    expected = getattr(RULES[name], form)(**x)
+    turned = {n: y.mT.contiguous().mT for n, y in x.items()}
+    for got, e in zip(getattr(RULES[name], form)(**turned), expected, strict=True):
+        assert_close({"x": got}, {"x": e}, 1e-12)
+    spread = {n: y[:1].expand_as(y) for n, y in x.items()}
+    whole = getattr(RULES[name], form)(**{n: y.contiguous() for n, y in spread.items()})
+    for got, e in zip(getattr(RULES[name], form)(**spread), whole, strict=True):
+        assert_close({"x": got}, {"x": e}, 1e-12)
+
+
+@pytest.mark.parametrize("through", [0, 1])
+@pytest.mark.parametrize("name", RULES)
+def test_a_gradient_by_one_input_through_one_result_is_the_recurrent_one(name, through):
+    def gradient(form, x, wanted):
+        x = {n: y.clone().requires_grad_(n == wanted) for n, y in x.items()}
+        result = form(**x)[through]
+        if not result.requires_grad:  # the state does not depend on q
+            return torch.zeros(1)
+        (d,) = torch.autograd.grad(result.square().sum(), x[wanted], allow_unused=True)
+        return torch.zeros_like(x[wanted]) if d is None else d
+
+    x = inputs(name, T=33)
+    for wanted in x:
+        e = gradient(RULES[name].recurrent, x, wanted)
+        got = gradient(RULES[name].chunked, x, wanted)
+        assert_close({wanted: got}, {wanted: e}, 1e-10, f"{name} through {through}")
+
+
+@pytest.mark.parametrize("form", ["recurrent", "chunked"])
+@pytest.mark.parametrize("name", RULES)
+def test_the_final_state_is_a_tensor_of_its_own(name, form):
+    x = inputs(name)
+    before = x["initial_state"].clone()
+    _, state = getattr(RULES[name], form)(**x)
+    assert state.untyped_storage().nbytes() == state.numel() * 8  # and keeps nothing else alive
+    state.fill_(7)
+    assert torch.equal(x["initial_state"], before)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_gradient_of_a_gradient_is_right_or_refused(name):
+    x = {n: y.requires_grad_() for n, y in inputs(name, T=5, K=3, V=2, g="-1").items()}
+
+    def twice(form):
+        loss = sum(y.sin().sum() for y in form(**x))
+        (d,) = torch.autograd.grad(loss, x["k"], create_graph=True)
+        return dict(
+            zip("kv", torch.autograd.grad(d.square().sum(), [x["k"], x["v"]]), strict=True)
+        )
+
+    expected = twice(RULES[name].recurrent)
+    if name == "kda":
+        with pytest.raises(NotImplementedError, match="only the recurrent form"):
+            twice(RULES[name].chunked)
+    else:
+        assert_close(twice(RULES[name].chunked), expected, 1e-10)
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), "1", True])
+@pytest.mark.parametrize("name", RULES)
+def test_a_scale_that_is_no_finite_number_is_refused(name, scale):
+    with pytest.raises(ValueError, match="scale: got"):
+        RULES[name].chunked(**inputs(name, T=3), scale=scale)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_memory_grows_with_the_length_and_no_faster(name):
+    def peak(T):
+        x = {n: y.requires_grad_() for n, y in inputs(name, T=T, H=1, g="-1").items()}
+        return peak_memory(lambda: sum(y.sum() for y in RULES[name].chunked(**x)).backward())
+
+    assert peak(4096) <= 4.05 * peak(1024)
+
+
 BAD = {
     "a key of another width": ("k", lambda x: x[..., :-1], "k: got"),
     "values of another length": ("v", lambda x: x[:, :-1], "v: got"),
     "a missing axis": ("q", lambda x: x[0], "q: got"),
     "no token at all": ("q", lambda x: x[:, :0], "q: got"),
+    "nothing": ("k", lambda x: None, "k: got NoneType, needs a tensor"),
+    "a list": ("q", lambda x: x.tolist(), "q: got list, needs a tensor"),
     "whole numbers": ("k", lambda x: x.long(), "k: got torch.int64"),
     "a state of another shape": ("initial_state", lambda x: x.mT, "initial_state: got"),
     "another device": ("v", lambda x: x.to("meta"), "v: got meta"),

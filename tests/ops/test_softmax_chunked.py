@@ -120,3 +120,10 @@ def test_a_compiled_chunked_form_gives_the_same_results():
 def test_a_chunk_size_that_is_no_count_is_refused(size):
     with pytest.raises(ValueError, match="chunk_size: got"):
         softmax.chunked(*make(), chunk_size=size)
+
+
+def test_a_gradient_of_a_gradient_is_refused_never_wrong():
+    q = torch.randn(1, 4, 1, 2, requires_grad=True)
+    out = softmax.chunked(q, q, q)
+    with pytest.raises(NotImplementedError, match="only the parallel form"):
+        torch.autograd.grad(out.sin().sum(), q, create_graph=True)

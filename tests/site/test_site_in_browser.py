@@ -27,7 +27,7 @@ def test_page_has_one_title_and_an_icon(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("device", ["phone", "desktop"])
+@pytest.mark.parametrize("device", ["narrow", "phone", "desktop"])
 def test_nothing_sticks_out_sideways(visit: Visit, device: str, theme: str) -> None:
     visit.show(theme, device)
     SHOTS.mkdir(parents=True, exist_ok=True)
@@ -111,6 +111,21 @@ def test_theme_follows_the_system_before_any_choice(fresh: Page) -> None:
     fresh.emulate_media(color_scheme="dark")
     fresh.goto("book/index.html", wait_until="commit")
     fresh.wait_for_selector(".bd-article h1")
+    assert fresh.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_paper_is_white_and_code_keeps_its_ends(fresh: Page) -> None:
+    """Printed from the dark theme: the light one, long lines wrapped, and dark again after."""
+    fresh.emulate_media(color_scheme="dark")
+    fresh.goto("book/01_tokens.html")
+    settle(fresh)
+    fresh.emulate_media(media="print", color_scheme="dark")
+    fresh.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert fresh.evaluate("document.documentElement.dataset.theme") == "light"
+    code = fresh.locator("div.highlight > pre").first
+    assert code.evaluate("e => getComputedStyle(e).whiteSpace") == "pre-wrap"
+    assert fresh.locator(".plot-controls:visible").count() == 0
+    fresh.evaluate("dispatchEvent(new Event('afterprint'))")
     assert fresh.evaluate("document.documentElement.dataset.theme") == "dark"
 
 

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, Response
 
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "_build" / "screenshots"
-WIDTHS = {"phone": (390, 844), "desktop": (1280, 900)}
+WIDTHS = {"narrow": (320, 640), "phone": (390, 844), "desktop": (1280, 900)}
 
 
 def pages() -> list[str]:
