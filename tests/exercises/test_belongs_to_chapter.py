@@ -19,8 +19,8 @@ def prose(path):
 @pytest.mark.parametrize("path", SOURCES, ids=[p.parent.name for p in SOURCES])
 def test_equations_named_in_an_exercise_stand_in_its_chapter(path):
     named = set(re.findall(r"\beq-[a-z0-9-]+", prose(path)))
-    there = set(
-        re.findall(r"\((eq-[a-z0-9-]+)\)", prose(ROOT / f"book/{path.parent.name}.ipynb"))
-    )
+    chapter = ROOT / f"book/{path.parent.name}.ipynb"
+    assert chapter.is_file(), f"write {chapter.relative_to(ROOT)} first"
+    there = set(re.findall(r"\((eq-[a-z0-9-]+)\)", prose(chapter)))
     assert named
     assert named <= there
