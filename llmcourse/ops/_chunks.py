@@ -88,8 +88,8 @@ class _Walk(torch.autograd.Function):
         chunks = zip(*(x.unbind(2) for x in (w, u, k, decay)), strict=True)
         for w_n, u_n, k_n, decay_n in chunks:
             states.append(state)
-            writes.append(_add_product(u_n, w_n, state, -1))
-            state = _add_product(decay_n.unsqueeze(-1) * state, k_n.mT, writes[-1])
+            writes.append(add_product(u_n, w_n, state, -1))
+            state = add_product(decay_n.unsqueeze(-1) * state, k_n.mT, writes[-1])
         entering, written = torch.stack(states, 2), torch.stack(writes, 2)
         ctx.save_for_backward(w, k, decay, entering, written)
         return written, entering, state
@@ -102,9 +102,9 @@ class _Walk(torch.autograd.Function):
         chunks = zip(*(x.unbind(2) for x in (w, k, decay, d_written, d_entering)), strict=True)
         for w_n, k_n, decay_n, d_written_n, d_entering_n in reversed(list(chunks)):
             d_leaving.append(d_state)
-            d_writes.append(_add_product(d_written_n, k_n, d_state))
+            d_writes.append(add_product(d_written_n, k_n, d_state))
             d_state = torch.addcmul(d_entering_n, decay_n.unsqueeze(-1), d_state)
-            d_state = _add_product(d_state, w_n.mT, d_writes[-1], -1)
+            d_state = add_product(d_state, w_n.mT, d_writes[-1], -1)
         leaving, d_u = torch.stack(d_leaving[::-1], 2), torch.stack(d_writes[::-1], 2)
         d_w = -(d_u @ entering.mT)
         d_k = written @ leaving.mT
@@ -112,9 +112,9 @@ class _Walk(torch.autograd.Function):
         return d_w, d_u, d_k, d_decay, d_state
 
 
-def _add_product(c: Tensor, a: Tensor, b: Tensor, sign: int = 1) -> Tensor:
-    """c + sign * a @ b for [B, H, ...], in one call."""
-    c_, a_, b_ = (x.flatten(0, 1) for x in (c, a, b))
+def add_product(c: Tensor, a: Tensor, b: Tensor, sign: int = 1) -> Tensor:
+    """c + sign * a @ b in one call, for [..., n, m], [..., n, k] and [..., k, m]."""
+    c_, a_, b_ = (x.flatten(0, -3) for x in (c, a, b))
     return torch.baddbmm(c_, a_, b_, alpha=sign).view_as(c)
 
 

@@ -10,7 +10,14 @@ et al. 2021 (arXiv:2102.11174), equation 24; in chunks Yang et al. 2024 (arXiv:2
 import torch
 from torch import Tensor
 
-from llmcourse.ops._chunks import chunk_length, from_chunks, to_chunks, unit_lower_inverse, walk
+from llmcourse.ops._chunks import (
+    add_product,
+    chunk_length,
+    from_chunks,
+    to_chunks,
+    unit_lower_inverse,
+    walk,
+)
 from llmcourse.ops._inputs import full_precision, one_token, prepare
 
 
@@ -71,5 +78,5 @@ def chunked(
     solve = unit_lower_inverse(beta * (k @ k.mT).tril(-1)) * beta.mT
     keep = k.new_ones(*k.shape[:3], 1)
     written, pages, state = walk(solve @ k, solve @ v, k, keep, x.state)
-    o = q @ pages + (q @ k.mT).tril() @ written
+    o = add_product((q @ k.mT).tril() @ written, q, pages)
     return from_chunks(o, T), state

@@ -10,7 +10,14 @@ et al. 2024 (arXiv:2412.06464), equation 10 (theirs writes S transposed).
 import torch
 from torch import Tensor
 
-from llmcourse.ops._chunks import chunk_length, from_chunks, to_chunks, unit_lower_inverse, walk
+from llmcourse.ops._chunks import (
+    add_product,
+    chunk_length,
+    from_chunks,
+    to_chunks,
+    unit_lower_inverse,
+    walk,
+)
 from llmcourse.ops._inputs import full_precision, one_token, prepare
 
 
@@ -104,5 +111,5 @@ def chunked(
     written, pages, state = walk(
         solve @ (since_start * k), solve @ v, to_end * k, since_start[..., -1, :], x.state
     )
-    o = (since_start * q) @ pages + (D * (q @ k.mT)) @ written
+    o = add_product((D * (q @ k.mT)) @ written, since_start * q, pages)
     return from_chunks(o, T), state

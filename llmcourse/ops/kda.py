@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from llmcourse.ops._chunks import (
+    add_product,
     chunk_length,
     from_chunks,
     halves,
@@ -102,7 +103,7 @@ def chunked(
     written, pages, state = walk(
         solve @ (since_start * k), solve @ v, to_end * k, since_start[..., -1, :], x.state
     )
-    o = (since_start * q) @ pages + qk @ written
+    o = add_product(qk @ written, since_start * q, pages)
     return from_chunks(o, T), state
 
 
@@ -129,10 +130,11 @@ class _DecayedProducts(torch.autograd.Function):
         since_start, to_end = g.exp(), torch.ones_like(g)
         qk = torch.diag_embed((q * k).sum(-1))
         kk = torch.zeros_like(qk)
-        for size, rows, columns, *_ in _cuts(q, k, since_start, to_end):
-            products = (rows.flatten(-3, -2) @ columns.mT).unflatten(-2, (size, 2))
-            lower_blocks(qk, size).copy_(products[..., 0, :])
-            lower_blocks(kk, size).copy_(products[..., 1, :])
+        for size, from_cut, to_cut in _cuts(since_start, to_end):
+            before = halves(k, size)[0] * to_cut
+            for x, products in ((q, qk), (k, kk)):
+                after = halves(x, size)[1] * from_cut
+                lower_blocks(products, size).copy_(after @ before.mT)
         ctx.save_for_backward(q, k, g, since_start, to_end)
         return qk, kk, since_start, to_end
 
@@ -142,41 +144,37 @@ class _DecayedProducts(torch.autograd.Function):
         q, k, g, since_start, to_end = ctx.saved_tensors
         d_qk, d_kk, d_since_start, d_to_end = grads
         diagonal = d_qk.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
-        d_rows_of = torch.stack([diagonal * k, diagonal * q], -2)  # q's and k's [..., C, 2, K]
-        d_k = torch.zeros_like(k)
+        d_q, d_k = diagonal * k, diagonal * q
         d_g = _sum_from(since_start * d_since_start) + _sum_before(to_end * d_to_end)
-        for size, rows, columns, from_cut, to_cut in _cuts(q, k, g.exp(), torch.ones_like(g)):
-            d = torch.stack([lower_blocks(d_qk, size), lower_blocks(d_kk, size)], -2)
-            d = d.flatten(-3, -2)  # [..., n, 2 * size, size], ordered as the rows are
-            d_rows = (d @ columns).unflatten(-2, (size, 2))
-            d_columns = d.mT @ rows.flatten(-3, -2)
-            halves(d_rows_of, size, -3)[1].addcmul_(d_rows, from_cut)
-            halves(d_k, size)[0].addcmul_(d_columns, to_cut)
-            halves(d_g, size)[1].add_(_sum_from((rows * d_rows).sum(-2)))
-            halves(d_g, size)[0].add_(_sum_before(columns * d_columns))
-        return d_rows_of[..., 0, :], d_rows_of[..., 1, :] + d_k, d_g
+        for size, from_cut, to_cut in _cuts(g.exp(), torch.ones_like(g)):
+            before = halves(k, size)[0] * to_cut
+            d_before, through_cut = torch.zeros_like(before), torch.zeros_like(before)
+            for x, d_x, d_products in ((q, d_q, d_qk), (k, d_k, d_kk)):
+                after = halves(x, size)[1] * from_cut
+                d = lower_blocks(d_products, size)
+                d_after = d @ before
+                d_before += d.mT @ after
+                through_cut.addcmul_(after, d_after)
+                halves(d_x, size)[1].addcmul_(d_after, from_cut)
+            halves(d_k, size)[0].addcmul_(d_before, to_cut)
+            halves(d_g, size)[1].add_(_sum_from(through_cut))
+            halves(d_g, size)[0].add_(_sum_before(before * d_before))
+        return d_q, d_k, d_g
 
 
-def _cuts(
-    q: Tensor, k: Tensor, since_start: Tensor, to_end: Tensor
-) -> Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor]]:
-    """Cut blocks of 2, 4, ... C tokens in the middle; yield what meets at the cuts of a size.
+def _cuts(since_start: Tensor, to_end: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Cut blocks of 2, 4, ... C tokens in the middle; yield size, decays from and to the cuts.
 
-    That is: q and k after the cut, decayed from it, [..., n, size, 2, K]; k before it, decayed
-    to it, [..., n, size, K]; and these two decays. since_start and to_end are the decays in a
-    block of one token, exp(g) and 1, and grow in place to those of the whole chunk.
+    since_start and to_end are the decays in a block of one token, exp(g) and 1, and grow in
+    place to those of the whole chunk; from and to the cut they are [..., n, size, K].
     """
-    rows_of = torch.stack([q, k], -2)
     size = 1
-    while size < q.shape[-2]:
-        before_start, after_start = halves(since_start, size)
-        before_end = halves(to_end, size)[0]
-        from_cut = after_start.unsqueeze(-2)
-        rows = halves(rows_of, size, -3)[1] * from_cut
-        columns = halves(k, size)[0] * before_end
-        yield size, rows, columns, from_cut, before_end
-        before_end.mul_(after_start[..., -1:, :])
-        after_start.mul_(before_start[..., -1:, :])
+    while size < since_start.shape[-2]:
+        before_start, from_cut = halves(since_start, size)
+        to_cut = halves(to_end, size)[0]
+        yield size, from_cut, to_cut
+        to_cut.mul_(from_cut[..., -1:, :])
+        from_cut.mul_(before_start[..., -1:, :])
         size *= 2
 
 
