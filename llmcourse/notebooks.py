@@ -126,6 +126,7 @@ def find(paths: list[Path]) -> Iterator[Path]:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns 1 where a notebook is refused or cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m llmcourse.notebooks", description=__doc__)
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 if needed")
