@@ -16,10 +16,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from llmcourse.course import Assignment, CourseError, assignments
 from llmcourse.grading import leaks, stock, zoo
+from llmcourse.progress import bar
 
 LEARNERS = 6
 FOLDER = Path("_build") / "demo_class"
@@ -63,8 +62,10 @@ def run(root: Path) -> int:
 
 
 def _each(doing: str, things: list[Any], do: Callable[[Any], None]) -> None:
-    for thing in tqdm(things, desc=f"{doing:<11}", unit="", ncols=80):
-        do(thing)
+    with bar(len(things), what=f"{doing:<11}") as done:
+        for thing in things:
+            do(thing)
+            done.update()
 
 
 def _set_up(root: Path, course: Path) -> Any:
@@ -139,12 +140,14 @@ def _autograde(course: Path, class_work: list[Handed]) -> None:
     """Run every submission, as many at a time as there are cores, at most four."""
     names = [(w.learner, w.assignment.name) for w in class_work]
     workers = min(4, os.cpu_count() or 1)
-    with ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=stock.start_worker, initargs=(course,)
-    ) as pool:
-        done = pool.map(stock.autograde, names)
-        for _ in tqdm(done, desc="autograding", total=len(names), unit="", ncols=80):
-            pass
+    with (
+        ProcessPoolExecutor(
+            workers, get_context("spawn"), initializer=stock.start_worker, initargs=(course,)
+        ) as pool,
+        bar(len(names), what="autograding") as done,
+    ):
+        for _ in pool.map(stock.autograde, names):
+            done.update()
 
 
 def _give_feedback(api: Any, one: Assignment) -> None:
