@@ -19,7 +19,7 @@ Rule = Callable[..., tuple[Tensor, Tensor]]
 
 
 class Inputs(NamedTuple):
-    """Checked arguments in the precision of the computation; q already carries the scale."""
+    """Checked arguments in the precision of the computation."""
 
     q: Tensor
     k: Tensor
@@ -27,6 +27,7 @@ class Inputs(NamedTuple):
     g: Tensor
     beta: Tensor
     state: Tensor
+    scale: float
 
 
 def prepare(
@@ -68,12 +69,13 @@ def prepare(
     empty = q.new_empty(0, dtype=dtype)
     zeros = q.new_zeros(B, H, K, V, dtype=dtype)
     return Inputs(
-        q.to(dtype) * (K**-0.5 if scale is None else scale),
+        q.to(dtype),
         k.to(dtype),
         v.to(dtype),
         empty if g is None else g.to(dtype),
         empty if beta is None else beta.to(dtype),
         zeros if initial_state is None else initial_state.to(dtype),
+        K**-0.5 if scale is None else scale,
     )
 
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from llmcourse.ops._chunks import (
-    add_product,
-    chunk_length,
     from_chunks,
+    in_segments,
+    read,
     to_chunks,
     unit_lower_inverse,
     walk,
 )
-from llmcourse.ops._inputs import full_precision, one_token, prepare
+from llmcourse.ops._inputs import Inputs, full_precision, one_token, prepare
 
 
 @full_precision
@@ -43,7 +43,7 @@ def recurrent(
         held = torch.einsum("bhk,bhkv->bhv", k_t, S)
         S = S + torch.einsum("bhk,bhv->bhkv", k_t, b_t.unsqueeze(-1) * (v_t - held))
         outputs.append(torch.einsum("bhk,bhkv->bhv", q_t, S))
-    return torch.stack(outputs, 1), S
+    return x.scale * torch.stack(outputs, 1), S
 
 
 def step(
@@ -72,11 +72,13 @@ def chunked(
     equations 8-11.
     """
     x = prepare(q, k, v, beta=beta, scale=scale, initial_state=initial_state)
-    T = q.shape[1]
-    C = chunk_length(chunk_size, T)
+    return in_segments(_segment, x, chunk_size)
+
+
+def _segment(x: Inputs, C: int) -> tuple[Tensor, Tensor]:
     q, k, v, beta = (to_chunks(y, C) for y in (x.q, x.k, x.v, x.beta.unsqueeze(-1)))
     solve = unit_lower_inverse(beta * (k @ k.mT).tril(-1)) * beta.mT
-    keep = k.new_ones(*k.shape[:3], 1)
+    keep = k.new_ones(*k.shape[:2], 1)
     written, pages, state = walk(solve @ k, solve @ v, k, keep, x.state)
-    o = add_product((q @ k.mT).tril() @ written, q, pages)
-    return from_chunks(o, T), state
+    o = read((q @ k.mT).tril(), written, q, pages, x.scale)
+    return from_chunks(o, x.q), state

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from llmcourse.ops._chunks import (
-    add_product,
-    chunk_length,
     from_chunks,
+    in_segments,
+    read,
     to_chunks,
     unit_lower_inverse,
     walk,
 )
-from llmcourse.ops._inputs import full_precision, one_token, prepare
+from llmcourse.ops._inputs import Inputs, full_precision, one_token, prepare
 
 
 @full_precision
@@ -47,7 +47,7 @@ def recurrent(
         held = torch.einsum("bhk,bhkv->bhv", k_t, S)
         S = S + torch.einsum("bhk,bhv->bhkv", k_t, b_t.unsqueeze(-1) * (v_t - held))
         outputs.append(torch.einsum("bhk,bhkv->bhv", q_t, S))
-    return torch.stack(outputs, 1), S
+    return x.scale * torch.stack(outputs, 1), S
 
 
 def step(
@@ -98,8 +98,10 @@ def chunked(
     section 3.3.
     """
     x = prepare(q, k, v, g=g, beta=beta, scale=scale, initial_state=initial_state)
-    T = q.shape[1]
-    C = chunk_length(chunk_size, T)
+    return in_segments(_segment, x, chunk_size)
+
+
+def _segment(x: Inputs, C: int) -> tuple[Tensor, Tensor]:
     q, k, v, g = (to_chunks(y, C) for y in (x.q, x.k, x.v, x.g))
     beta = to_chunks(x.beta.unsqueeze(-1), C)
     D = decay_matrix(g)
@@ -111,5 +113,5 @@ def chunked(
     written, pages, state = walk(
         solve @ (since_start * k), solve @ v, to_end * k, since_start[..., -1, :], x.state
     )
-    o = add_product((D * (q @ k.mT)) @ written, since_start * q, pages)
-    return from_chunks(o, T), state
+    o = read(D * (q @ k.mT), written, since_start * q, pages, x.scale)
+    return from_chunks(o, x.q), state

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from llmcourse.ops._chunks import (
-    add_product,
-    chunk_length,
     from_chunks,
     halves,
+    in_segments,
     lower_blocks,
+    read,
     to_chunks,
     unit_lower_inverse,
     walk,
 )
-from llmcourse.ops._inputs import full_precision, one_token, prepare
+from llmcourse.ops._inputs import Inputs, full_precision, one_token, prepare
 from llmcourse.ops.common import refuse_second_gradient
 
 
@@ -55,7 +55,7 @@ def recurrent(
         held = torch.einsum("bhk,bhkv->bhv", k_t, S)
         S = S + torch.einsum("bhk,bhv->bhkv", k_t, b_t.unsqueeze(-1) * (v_t - held))
         outputs.append(torch.einsum("bhk,bhkv->bhv", q_t, S))
-    return torch.stack(outputs, 1), S
+    return x.scale * torch.stack(outputs, 1), S
 
 
 def step(
@@ -94,26 +94,27 @@ def chunked(
     x = prepare(
         q, k, v, g=g, beta=beta, per_channel=True, scale=scale, initial_state=initial_state
     )
-    T = q.shape[1]
-    C = chunk_length(chunk_size, T)
-    q, k, v, g = (to_chunks(y, C) for y in (x.q, x.k, x.v, x.g))
-    beta = to_chunks(x.beta.unsqueeze(-1), C)
-    qk, kk, since_start, to_end = decayed_products(q, k, g)
+    return in_segments(_segment, x, chunk_size)
+
+
+def _segment(x: Inputs, C: int) -> tuple[Tensor, Tensor]:
+    q, k, v, beta = (to_chunks(y, C) for y in (x.q, x.k, x.v, x.beta.unsqueeze(-1)))
+    qk, kk, q_in, k_in, k_out, keep = decayed(q, k, to_chunks(x.g, C))
     solve = unit_lower_inverse(beta * kk) * beta.mT
-    written, pages, state = walk(
-        solve @ (since_start * k), solve @ v, to_end * k, since_start[..., -1, :], x.state
-    )
-    o = add_product(qk @ written, since_start * q, pages)
-    return from_chunks(o, T), state
+    written, pages, state = walk(solve @ k_in, solve @ v, k_out, keep, x.state)
+    o = read(qk, written, q_in, pages, x.scale)
+    return from_chunks(o, x.q), state
 
 
-def decayed_products(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Products of the tokens of a chunk, each channel decayed by what lies between the two.
+def decayed(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    """What the tokens of a chunk are to one another and to its ends, each channel decayed.
 
-    q, k, g: [..., C, K], g in log space, C a power of two.
-    Returns qk[i, j] = sum_c q_ic k_jc exp(g_j+1,c + ... + g_i,c) for j <= i, kk likewise for j
-    < i ([..., C, C], 0 elsewhere), and the decays exp(g_1 + ... + g_i) from the chunk's start
-    and exp(g_i+1 + ... + g_C) to its end ([..., C, K]).
+    q, k, g: [..., C, K], g in log space, C a power of two. Returns
+    qk [..., C, C], sum_c q_ic k_jc exp(g_j+1,c + ... + g_i,c) for j <= i, 0 elsewhere;
+    kk [..., C, C], the same of k with itself for j < i;
+    q_in, k_in [..., C, K], decayed from the chunk's start, times exp(g_1 + ... + g_i);
+    k_out [..., C, K], decayed to the chunk's end, times exp(g_i+1 + ... + g_C);
+    keep [..., K], the decay of the whole chunk, exp(g_1 + ... + g_C).
 
     The decay between j and i factors at any place in between. A chunk is cut in half, and the
     halves again: for tokens in different halves the factors meet at the cut, decay from j to
@@ -121,45 +122,53 @@ def decayed_products(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, T
     overflows whatever the gate; and no sum of logs is subtracted from another, so that nothing
     cancels.
     """
-    return _DecayedProducts.apply(q, k, g)
+    return _Decayed.apply(q, k, g)
 
 
-class _DecayedProducts(torch.autograd.Function):
+class _Decayed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-        since_start, to_end = g.exp(), torch.ones_like(g)
+        keep = g.exp()  # of blocks of one token, then two, four ...
+        q_in, k_in, k_out = q * keep, k * keep, k.clone()
         qk = torch.diag_embed((q * k).sum(-1))
         kk = torch.zeros_like(qk)
-        for size, from_cut, to_cut in _cuts(since_start, to_end):
-            before = halves(k, size)[0] * to_cut
-            for x, products in ((q, qk), (k, kk)):
-                after = halves(x, size)[1] * from_cut
+        size = 1
+        while size < g.shape[-2]:
+            first, second = (x.unsqueeze(-2) for x in keep.unflatten(-2, (-1, 2)).unbind(-2))
+            before = halves(k_out, size)[0]
+            for x, products in ((q_in, qk), (k_in, kk)):
+                after = halves(x, size)[1]
                 lower_blocks(products, size).copy_(after @ before.mT)
-        ctx.save_for_backward(q, k, g, since_start, to_end)
-        return qk, kk, since_start, to_end
+                after.mul_(first)
+            before.mul_(second)
+            keep = (first * second).squeeze(-2)
+            size *= 2
+        keep = keep.squeeze(-2)
+        ctx.save_for_backward(q, k, g, k_out, keep)
+        return qk, kk, q_in, k_in, k_out, keep
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         refuse_second_gradient("recurrent")
-        q, k, g, since_start, to_end = ctx.saved_tensors
-        d_qk, d_kk, d_since_start, d_to_end = grads
-        diagonal = d_qk.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
-        d_q, d_k = diagonal * k, diagonal * q
-        d_g = _sum_from(since_start * d_since_start) + _sum_before(to_end * d_to_end)
-        for size, from_cut, to_cut in _cuts(g.exp(), torch.ones_like(g)):
+        q, k, g, k_out, keep = ctx.saved_tensors
+        d_qk, d_kk, d_q_in, d_k_in, d_k_out, d_keep = grads
+        since_start, to_end = g.exp(), torch.ones_like(g)
+        d_q, d_later, d_earlier = (torch.zeros_like(k) for _ in range(3))  # k reads, k is read
+        for size, from_cut, to_cut in _cuts(since_start, to_end):
             before = halves(k, size)[0] * to_cut
-            d_before, through_cut = torch.zeros_like(before), torch.zeros_like(before)
-            for x, d_x, d_products in ((q, d_q, d_qk), (k, d_k, d_kk)):
-                after = halves(x, size)[1] * from_cut
+            for x, d_x, d_products in ((q, d_q, d_qk), (k, d_later, d_kk)):
                 d = lower_blocks(d_products, size)
-                d_after = d @ before
-                d_before += d.mT @ after
-                through_cut.addcmul_(after, d_after)
-                halves(d_x, size)[1].addcmul_(d_after, from_cut)
-            halves(d_k, size)[0].addcmul_(d_before, to_cut)
-            halves(d_g, size)[1].add_(_sum_from(through_cut))
-            halves(d_g, size)[0].add_(_sum_before(before * d_before))
-        return d_q, d_k, d_g
+                after = halves(x, size)[1] * from_cut
+                halves(d_x, size)[1].addcmul_(d @ before, from_cut)
+                halves(d_earlier, size)[0].addcmul_(d.mT @ after, to_cut)
+        d_q.addcmul_(since_start, d_q_in)
+        d_later.addcmul_(since_start, d_k_in)
+        # g_t is in what tokens from t on read of earlier ones, in k_out before t, and in keep.
+        d_g = _sum_from(q * d_q + k * (d_later - d_earlier)) + _sum_before(k_out * d_k_out)
+        d_g += (keep * d_keep).unsqueeze(-2)
+        diagonal = d_qk.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+        d_k = (d_later + d_earlier).addcmul_(to_end, d_k_out).addcmul_(diagonal, q)
+        return d_q.addcmul_(diagonal, k), d_k, d_g
 
 
 def _cuts(since_start: Tensor, to_end: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -179,10 +188,10 @@ def _cuts(since_start: Tensor, to_end: Tensor) -> Iterator[tuple[int, Tensor, Te
 
 
 def _sum_from(x: Tensor) -> Tensor:
-    """x_t + ... + x_s along the next to last axis: g_t is in the prefixes from t on."""
+    """x_t + ... + x_C along the next to last axis."""
     return x.new_ones(x.shape[-2], x.shape[-2]).triu() @ x
 
 
 def _sum_before(x: Tensor) -> Tensor:
-    """x_1 + ... + x_t-1 along the next to last axis: g_t is in the suffixes before t."""
+    """x_1 + ... + x_t-1 along the next to last axis."""
     return x.new_ones(x.shape[-2], x.shape[-2]).tril(-1) @ x

@@ -9,8 +9,8 @@ equations 16-20 without the normaliser, which is a second memory with v = 1.
 import torch
 from torch import Tensor
 
-from llmcourse.ops._chunks import add_product, chunk_length, from_chunks, to_chunks
-from llmcourse.ops._inputs import full_precision, one_token, prepare
+from llmcourse.ops._chunks import from_chunks, in_segments, read, to_chunks
+from llmcourse.ops._inputs import Inputs, full_precision, one_token, prepare
 
 
 @full_precision
@@ -33,7 +33,7 @@ def recurrent(
     for q_t, k_t, v_t in zip(x.q.unbind(1), x.k.unbind(1), x.v.unbind(1), strict=True):
         S = S + torch.einsum("bhk,bhv->bhkv", k_t, v_t)
         outputs.append(torch.einsum("bhk,bhkv->bhv", q_t, S))
-    return torch.stack(outputs, 1), S
+    return x.scale * torch.stack(outputs, 1), S
 
 
 def step(
@@ -57,10 +57,9 @@ def parallel(
     Arguments, results and errors as in recurrent; M is 1 on and below the diagonal, else 0.
     """
     x = prepare(q, k, v, scale=scale, initial_state=initial_state)
-    q, k, v = (to_chunks(y, y.shape[1]) for y in (x.q, x.k, x.v))  # one chunk of length T
-    S = x.state.unsqueeze(2)
-    o = (q @ k.mT).tril() @ v + q @ S
-    return from_chunks(o, o.shape[-2]), (S + k.mT @ v).squeeze(2)
+    q, k, v = (y.transpose(1, 2) for y in (x.q, x.k, x.v))  # [B, H, T, ...]
+    o = (q @ k.mT).tril() @ v + q @ x.state
+    return x.scale * o.transpose(1, 2).contiguous(), x.state + k.mT @ v
 
 
 @full_precision
@@ -80,11 +79,13 @@ def chunked(
     section 3.
     """
     x = prepare(q, k, v, scale=scale, initial_state=initial_state)
-    T = q.shape[1]
-    C = chunk_length(chunk_size, T)
+    return in_segments(_segment, x, chunk_size)
+
+
+def _segment(x: Inputs, C: int) -> tuple[Tensor, Tensor]:
     q, k, v = (to_chunks(y, C) for y in (x.q, x.k, x.v))
-    pages = [x.state]
-    for k_n, v_n in zip(k.unbind(2), v.unbind(2), strict=True):
-        pages.append(add_product(pages[-1], k_n.mT, v_n))
-    o = add_product((q @ k.mT).tril() @ v, q, torch.stack(pages[:-1], 2))
-    return from_chunks(o, T), pages[-1]
+    pages = [x.state.flatten(0, 1)]
+    for k_n, v_n in zip(k, v, strict=True):
+        pages.append(torch.baddbmm(pages[-1], k_n.mT, v_n))
+    o = read((q @ k.mT).tril(), v, q, torch.stack(pages[:-1]), x.scale)
+    return from_chunks(o, x.q), pages[-1].view_as(x.state)
