@@ -46,8 +46,8 @@ exercises: $(VENV)/.grade ## regenerate exercises/ from solutions/
 demo-class: $(VENV)/.grade ## six sample learners: released, submitted, graded, with feedback and a table
 	@$(BIN)/llmcourse demo-class
 
-bench: $(VENV)/.everything ## speed and memory against public peers: a table, plots, benchmarks/results/ (an hour)
-	@$(BIN)/python benchmarks/kernels.py
+bench: $(VENV)/.everything ## speed, memory and recall, against public peers: tables, plots, benchmarks/results/ (an hour)
+	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit; done
 
 fmt: $(VENV)/.test ## bring code and notebooks into their canonical form
 	@$(BIN)/ruff check --fix-only --quiet .

@@ -13,7 +13,7 @@ every position. Norms, softmax and activations are left out, as usual: a few in 
 from functools import singledispatch
 from typing import Any
 
-from llmcourse.models import GPT2Config
+from llmcourse.models import GPT2Config, OneMemoryConfig
 from llmcourse.ops.common import require
 
 Parts = dict[str, int]
@@ -55,7 +55,7 @@ def cache_parts(
 ) -> Parts:
     """Bytes remembered by part, for `batch` sequences of `context` tokens each.
 
-    bytes_per_number: 2 for bfloat16, 4 for float32.
+    bytes_per_number: 2 for bfloat16, 4 for float32 (in which recurrent states are kept).
     Raises ValueError for a negative context, and counts beyond the model's own context length.
     """
     require(context >= 0, "context", context, "0 or more")
@@ -124,5 +124,49 @@ def _(config: GPT2Config, context: int) -> Parts:
         "attention scores": L * 2 * context * D,
         "attention sums": L * 2 * context * D,
         "MLP": L * 2 * 2 * D * M,
+        "head": 2 * D * config.vocab_size,
+    }
+
+
+@parameter_parts.register
+def _(config: OneMemoryConfig) -> Parts:
+    D, L, M = config.width, config.num_layers, config.mlp_ratio * config.width
+    head = D // config.num_heads
+    memory = {
+        "softmax": 4 * D * D + 4 * D,  # q, k, v and out, each with a bias
+        "linear": 4 * D * D + head,  # without; a norm shared by the heads
+        "delta": 4 * D * D + D * config.num_heads + head,  # and a write strength for each head
+    }
+    return {
+        "token embedding": config.vocab_size * D,  # the head too: it is tied
+        "short convolution": L * D * config.conv_size,
+        "memory": L * memory[config.memory],
+        "MLP": L * (2 * D * M + M + D),
+        "RMSNorm": (2 * L + 1) * D,
+    }
+
+
+@cache_numbers.register
+def _(config: OneMemoryConfig, context: int) -> Parts:
+    D, L = config.width, config.num_layers
+    neighbours = {"neighbours": L * (config.conv_size - 1) * D}
+    if config.memory == "softmax":
+        return neighbours | {"keys": L * D * context, "values": L * D * context}
+    return neighbours | {"state": L * D * D // config.num_heads}  # K x V in each of H heads
+
+
+@decode_flops_parts.register
+def _(config: OneMemoryConfig, context: int) -> Parts:
+    D, L, H = config.width, config.num_layers, config.num_heads
+    page = 2 * D * D // H  # one multiply-add for each number of the state
+    memory = {
+        "softmax": {"scores": 2 * context * D, "sums": 2 * context * D},
+        "linear": {"write": page, "read": page},
+        "delta": {"write strength": 2 * D * H, "compare": page, "write": page, "read": page},
+    }
+    return {name: L * flops for name, flops in memory[config.memory].items()} | {
+        "projections": L * 2 * 4 * D * D,
+        "short convolution": L * 2 * config.conv_size * D,
+        "MLP": L * 2 * 2 * D * config.mlp_ratio * D,
         "head": 2 * D * config.vocab_size,
     }

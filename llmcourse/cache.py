@@ -1,11 +1,30 @@
 """What a layer remembers while a model generates."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from llmcourse.ops.common import require, require_count, require_tensor
+
+
+class Memory(Protocol):
+    """What every kind of memory offers to whoever generates."""
+
+    @property
+    def length(self) -> int:
+        """Tokens read so far."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held."""
+
+    def reorder(self, index: Tensor) -> None:
+        """Keep the sequences `index` ([B'] int64), in that order."""
+
+    def copy(self) -> Any:
+        """An independent memory with the same content."""
 
 
 class KVCache:
@@ -107,28 +126,83 @@ class KVCache:
         require(fits, name, list(x.shape), f"[B, T, H, width] = [{B}, T, {H}, {width}]")
 
 
+class RecurrentState:
+    """A state of one size, however long the text: what a recurrent layer keeps of all tokens.
+
+    batch: B sequences, all of one length.
+    sizes: axes of one sequence's state: H, K, V for the page of a memory rule, or W - 1, D for
+        the last tokens that a short convolution still sees.
+    dtype, device: how and where it is kept; float32 unless the layer computes in float64.
+
+    `state` [B, *sizes] begins as zeros, and `length` counts the tokens that went into it.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        *sizes: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        require_count("batch", batch)
+        for size in sizes:
+            require_count("sizes", size, least=0)  # a convolution over one token sees no past
+        self.state = torch.zeros(batch, *sizes, dtype=dtype, device=device)
+        self.length = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the state: the same before the first token and after the last."""
+        return self.state.numel() * self.state.element_size()
+
+    def update(self, state: Tensor, tokens: int) -> None:
+        """Replace the state by the one `tokens` tokens later, [B, *sizes].
+
+        Raises ValueError, changing nothing, for another shape.
+        """
+        require_tensor("state", state)
+        require_count("tokens", tokens)
+        held = list(self.state.shape)
+        require(list(state.shape) == held, "state", list(state.shape), str(held))
+        self.state = state.to(self.state.dtype)
+        self.length += tokens
+
+    def reorder(self, index: Tensor) -> None:
+        """Keep the sequences `index` ([B'] int64), in that order: beams that split and end."""
+        self.state = self.state.index_select(0, index)
+
+    def copy(self) -> "RecurrentState":
+        """An independent state with the same content, to continue in two ways."""
+        twin = RecurrentState(*self.state.shape, dtype=self.state.dtype)
+        twin.state, twin.length = self.state.clone(), self.length
+        return twin
+
+
 class Cache:
     """What a whole model remembers: one memory a layer.
 
-    layers: one `KVCache` a layer, in order.
+    layers: one memory a layer, in order: a `KVCache`, a `RecurrentState`, or a `Cache` of the
+        memories of its parts.
+    made_for: the configuration of the model, where the model asks for it.
     """
 
-    def __init__(self, layers: Sequence[KVCache]) -> None:
+    def __init__(self, layers: Sequence[Memory], *, made_for: object = None) -> None:
         require(len(layers) > 0, "layers", "none", "at least one")
-        self.layers = list(layers)
+        self.layers: list[Any] = list(layers)
+        self.made_for = made_for
 
-    def __getitem__(self, layer: int) -> KVCache:
+    def __getitem__(self, layer: int) -> Any:
         return self.layers[layer]
 
     def __len__(self) -> int:
         return len(self.layers)
 
-    def __iter__(self) -> Iterator[KVCache]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.layers)
 
     @property
     def length(self) -> int:
-        """Tokens held."""
+        """Tokens read so far."""
         return self.layers[0].length
 
     @property
@@ -143,4 +217,4 @@ class Cache:
 
     def copy(self) -> "Cache":
         """An independent cache with the same content, to continue in two ways."""
-        return Cache([layer.copy() for layer in self.layers])
+        return Cache([layer.copy() for layer in self.layers], made_for=self.made_for)

@@ -3,13 +3,15 @@
 Two texts: :func:`english`, half a megabyte of real prose that every CPython has (and that
 differs between its versions), and :func:`our_text`, a short one of ours that never changes.
 Two probes of memory with every knob in the open: :func:`diary` and :func:`mqar`. And what a
-training loop eats: :func:`split` and :func:`batches`.
+training loop eats: :func:`split` and :func:`batches` of a text, :func:`mqar_batches` and
+:func:`diary_batches` of the probes.
 """
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
@@ -71,6 +73,13 @@ The moon rose behind the chimneys.
 The ink had dried in the bottle.
 Someone was sweeping the yard.
 """.strip().splitlines()
+
+
+# The vocabulary of the diary, a word or a mark an id; id 0 fills what a shorter row leaves.
+_GRAMMAR = str.split("lives in moved to Where does live . ?")
+_FILLER_WORDS = re.findall(r"\w+|[.,]", " ".join(FILLER))
+DIARY_WORDS = ("", *sorted({*NAMES, *CITIES, *_GRAMMAR, *_FILLER_WORDS}))
+_DIARY_IDS = {word: number for number, word in enumerate(DIARY_WORDS)}
 
 
 def fingerprint(text: str | bytes) -> str:
@@ -201,6 +210,113 @@ def mqar(
     inputs.scatter_(1, places, keys)
     targets.scatter_(1, places, values)
     return inputs, targets
+
+
+def diary_ids(text: str) -> list[int]:
+    """Return the ids of a diary's words and marks: places in DIARY_WORDS.
+
+    Raises ValueError for a word that no diary holds.
+    """
+    try:
+        return [_DIARY_IDS[word] for word in re.findall(r"\w+|[^\w\s]", text)]
+    except KeyError as error:
+        raise ValueError(f"text: got {error}, need words of the diary") from None
+
+
+def diary_rows(diaries: Sequence[Diary]) -> tuple[Tensor, Tensor]:
+    """Return (inputs, targets), int64 [batch, T]: each diary's transcript, asked at its end.
+
+    The target is the answer where a question ends, at its mark, and -100 everywhere else; the
+    answer itself is the next input, as when a text is read on. Shorter rows end in id 0.
+    """
+    rows = [diary_ids(entry.transcript) for entry in diaries]
+    inputs = torch.zeros(len(rows), max(map(len, rows)) - 2, dtype=torch.int64)
+    targets = torch.full_like(inputs, NOT_ASKED)
+    for n, row in enumerate(rows):
+        tokens = torch.tensor(row)
+        asked = (tokens[:-2] == _DIARY_IDS["?"]).nonzero().squeeze(1)
+        inputs[n, : len(row) - 2] = tokens[
+            :-2
+        ]  # the last answer and its full stop are not read
+        targets[n, asked] = tokens[asked + 1]
+    return inputs, targets
+
+
+@dataclass
+class TaskBatches(Iterator[tuple[Tensor, Tensor]]):
+    """An endless stream of batches of a task; ``state`` is the number of the next one.
+
+    ``make(batch_size, rng, **knobs)`` writes one. A knob with several values takes one of them
+    in each batch, at random. Batch number n depends on the task, its knobs, seed and n alone.
+    """
+
+    task: str
+    knobs: dict[str, int | Sequence[int]]
+    batch_size: int
+    seed: int
+    make: Callable[..., tuple[Tensor, Tensor]] = field(repr=False)
+    state: int = field(default=0, repr=False)
+
+    def __post_init__(self) -> None:
+        _need("batch_size", self.batch_size, 1)
+        _need("seed", self.seed, 0)
+        _need("state", self.state, 0)
+        for name, value in self.knobs.items():
+            values = [value] if isinstance(value, int | str) else list(value)
+            if not values:
+                raise ValueError(f"{name}: got 0 values, need at least one")
+            for one in values:
+                _need(name, one, 0)
+
+    def __next__(self) -> tuple[Tensor, Tensor]:
+        rng = random.Random(f"{self.seed} {self.state}")
+        self.state += 1
+        knobs = {n: v if isinstance(v, int) else rng.choice(v) for n, v in self.knobs.items()}
+        return self.make(self.batch_size, rng, **knobs)
+
+
+def mqar_batches(
+    num_pairs: int | Sequence[int],
+    length: int,
+    vocab_size: int,
+    *,
+    batch_size: int,
+    seed: int,
+    state: int = 0,
+) -> TaskBatches:
+    """Return an endless iterator of (inputs, targets) of :func:`mqar`.
+
+    num_pairs may be several numbers: each batch takes one of them at random. Batch number n
+    depends on the arguments and n alone. Raises ValueError for knobs that mqar refuses.
+    """
+
+    def make(batch: int, rng: random.Random, **knobs: int) -> tuple[Tensor, Tensor]:
+        return mqar(**knobs, batch=batch, seed=rng.getrandbits(63))
+
+    knobs = {"num_pairs": num_pairs, "length": length, "vocab_size": vocab_size}
+    return TaskBatches("mqar", knobs, batch_size, seed, make, state)
+
+
+def diary_batches(
+    num_facts: int | Sequence[int],
+    num_updates: int | Sequence[int],
+    distance: int | Sequence[int],
+    *,
+    batch_size: int,
+    seed: int,
+    state: int = 0,
+) -> TaskBatches:
+    """Return an endless iterator of :func:`diary_rows` of :func:`diary`.
+
+    Each knob may be several numbers: each batch takes one of them at random. Batch number n
+    depends on the arguments and n alone. Raises ValueError for knobs that diary refuses.
+    """
+
+    def make(batch: int, rng: random.Random, **knobs: int) -> tuple[Tensor, Tensor]:
+        return diary_rows([diary(**knobs, seed=rng.getrandbits(63)) for _ in range(batch)])
+
+    knobs = {"num_facts": num_facts, "num_updates": num_updates, "distance": distance}
+    return TaskBatches("diary", knobs, batch_size, seed, make, state)
 
 
 def _choose(total: int, count: int, batch: int, rng: torch.Generator) -> Tensor:

@@ -3,6 +3,7 @@
 Measurements differ from run to run: show them, and never test them against a limit.
 """
 
+import math
 import os
 import platform
 import statistics
@@ -17,10 +18,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from llmcourse.ops.common import require, require_count
 
 Task = Callable[[], Any]
+# PyTorch's counter does not know c += a @ b, of a [n, m] and b [m, l] in each of B.
+IN_PLACE = {
+    torch.ops.aten.baddbmm_: lambda c, a, b, **options: 2 * math.prod(a) * b[-1],
+}
 
 
 def seconds(function: Task, *, repeats: int = 5, warmup: int = 1) -> float:
@@ -66,6 +72,13 @@ def peak_memory(function: Task) -> int:
     with _Tensors() as held:
         function()
     return held.peak
+
+
+def flops(function: Task) -> int:
+    """FLOPs of a call: PyTorch's count of its matrix products, two for each multiply-add."""
+    with FlopCounterMode(display=False, custom_mapping=IN_PLACE) as counter:
+        function()
+    return int(counter.get_total_flops())
 
 
 def matmul_rate(

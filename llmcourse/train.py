@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -24,15 +24,28 @@ from llmcourse.progress import bar as progress_bar
 Ids = Sequence[int] | Tensor
 
 
+class Source(Protocol):
+    """An endless iterator of batches, as `data.mqar_batches` makes them.
+
+    Its repr tells it from other sources: a checkpoint is not continued on another one.
+    """
+
+    state: int  # the number of the next batch; setting it goes there
+
+    def __next__(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets, int64 [B, T]; a target of -100 is not scored."""
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """What decides the result of a run, together with the model, its start and the text.
 
-    steps: updates of the weights. batch_size: sequences in one. context: tokens in a sequence.
+    steps: updates of the weights. batch_size: sequences in one. context: tokens in a sequence
+        (a `Source` has batches of its own size, and does not look at these two).
     learning_rate: the highest; rises over `warmup` steps, then falls along a cosine to a tenth.
     weight_decay: of matrices; vectors (biases, norms) are never decayed.
     clip: the largest norm of the gradient, taken over all parameters.
-    seed: of the batches and of whatever is random inside the model.
+    seed: of the batches cut from a text and of whatever is random inside the model.
     evaluate_every: steps between losses on the validation text; None: only at the end.
     """
 
@@ -78,7 +91,7 @@ class History:
 
 def train(
     model: nn.Module,
-    ids: Ids,
+    source: Ids | Source,
     config: TrainConfig,
     *,
     validation_ids: Ids | None = None,
@@ -90,7 +103,8 @@ def train(
     """Train a language model to predict the next token (AdamW, Loshchilov and Hutter 2019).
 
     model: called as `model(ids [B, T]) -> logits [B, T, V]`; changed in place.
-    ids, validation_ids: one long row of tokens each.
+    source: a text, one long row of tokens, or batches of a task; these begin at number 0.
+    validation_ids: another text, one long row of tokens.
     checkpoint: a file to save to every `save_every` steps, when interrupted, and at the end.
         If it is there, the run goes on from it as if it had never stopped: on the CPU, with
         the same versions and number of threads, to the bit.
@@ -102,10 +116,9 @@ def train(
     require_count("save_every", save_every)
     if until is not None:
         require_count("until", until, least=0)
-    text = token_row(ids)
     if validation_ids is not None:
         validation_ids = _at_least_two(validation_ids)
-    run = _Run(model, config, text)
+    run = _Run(model, config, source)
     path = None if checkpoint is None else _writable(Path(checkpoint))
     stop = config.steps if until is None else min(until, config.steps)
     with torch.random.fork_rng():
@@ -175,21 +188,19 @@ def optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 class _Run:
     """A model in training: everything that a checkpoint holds."""
 
-    def __init__(self, model: nn.Module, config: TrainConfig, ids: Tensor) -> None:
+    def __init__(self, model: nn.Module, config: TrainConfig, source: Ids | Source) -> None:
         require(
             any(p.requires_grad for p in model.parameters()),
             "model", type(model).__name__, "parameters that can be trained",
         )  # fmt: skip
         self.model, self.config = model, config
-        self.batches = batches(
-            ids, batch_size=config.batch_size, context=config.context, seed=config.seed
-        )
+        self.batches, data = _batches(source, config)
         self.optimizer = optimizer(model, config)
         self.history = History()
         self.identity = {
             "training": asdict(config),
             "model": _describe(model),
-            "text": {"fingerprint": fingerprint(ids.numpy().tobytes()), "tokens": len(ids)},
+            **data,
         }
 
     @property
@@ -261,6 +272,18 @@ class _Run:
         except (TypeError, ValueError, KeyError, RuntimeError) as error:
             raise _damaged(path, error) from error
         self.batches.state = self.step
+
+
+def _batches(source: Any, config: TrainConfig) -> tuple[Source, dict[str, dict[str, Any]]]:
+    """The batches of a run from number 0, and what tells them from those of another run."""
+    if hasattr(source, "__next__"):
+        require(hasattr(source, "state"), "source", type(source).__name__, "a state to set")
+        source.state = 0
+        return source, {"source": {"batches": repr(source)}}
+    ids = token_row(source)
+    size = {"batch_size": config.batch_size, "context": config.context}
+    text = {"fingerprint": fingerprint(ids.numpy().tobytes()), "tokens": len(ids)}
+    return batches(ids, **size, seed=config.seed), {"text": text}
 
 
 def _damaged(path: Path, error: Exception) -> ValueError:

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from llmcourse import accounting
-from llmcourse.models import GPT2, GPT2Config
+from llmcourse.models import GPT2, GPT2Config, OneMemory, OneMemoryConfig
+from llmcourse.models.one_memory import MEMORIES
 
 PRESETS = ["tiny", "gpt2", "gpt2_medium", "gpt2_large", "gpt2_xl", "gpt3"]
 SMALL = [
@@ -129,3 +130,67 @@ def test_what_cannot_be_counted_is_refused():
             count({"width": 3})
     with pytest.raises(TypeError, match="config is a dict"):
         accounting.decode_flops({}, 1)
+
+
+ONE = [
+    OneMemoryConfig(kind, 33, width=24, num_layers=3, num_heads=4, conv_size=3, mlp_ratio=2)
+    for kind in MEMORIES
+]
+ONE_PART_OF = {
+    "token_embedding": "token embedding",
+    "conv": "short convolution",
+    "mixer": "memory",
+    "mlp": "MLP",
+    "norm": "RMSNorm",
+}
+
+
+def memory_of(config):
+    return config.memory
+
+
+@pytest.mark.parametrize("config", ONE, ids=memory_of)
+def test_parameters_of_one_memory_are_those_of_the_model(config):
+    parts = dict.fromkeys(ONE_PART_OF.values(), 0)
+    for name, parameter in OneMemory(config).named_parameters():
+        parts[next(p for word, p in ONE_PART_OF.items() if word in name)] += parameter.numel()
+    assert accounting.parameter_parts(config) == parts
+    assert accounting.active_parameters(config) == sum(parts.values())
+
+
+@pytest.mark.parametrize("config", ONE, ids=memory_of)
+def test_cache_bytes_of_one_memory_are_those_of_its_cache(config):
+    model = OneMemory(config)
+    cache = model.new_cache(batch=3)
+    for t in range(5):
+        assert accounting.cache_bytes(config, t, bytes_per_number=4, batch=3) == cache.bytes
+        with torch.no_grad():
+            model(torch.zeros(3, 1, dtype=torch.int64), cache)
+
+
+@pytest.mark.parametrize("config", ONE, ids=memory_of)
+def test_a_step_of_one_memory_is_counted_exactly(config):
+    model, ids = OneMemory(config), torch.zeros(1, 9, dtype=torch.int64)
+    cache = model.new_cache()
+    with torch.no_grad():
+        model(ids[:, :8], cache)
+        with FlopCounterMode(display=False) as counter:
+            model(ids[:, 8:], cache)
+    parts = accounting.decode_flops_parts(config, 9)
+    # PyTorch counts matrix products alone; these two are done entry by entry.
+    entries = parts["short convolution"] + parts.get("write", 0)
+    assert counter.get_total_flops() == accounting.decode_flops(config, 9) - entries
+
+
+@pytest.mark.parametrize("config", ONE, ids=memory_of)
+def test_reading_a_text_costs_one_memory_what_its_steps_cost(config):
+    steps = [accounting.decode_flops(config, t) for t in range(1, 41)]
+    assert accounting.prefill_flops(config, 40) == sum(steps)
+    grows = config.memory == "softmax"
+    assert (steps[0] < steps[-1]) == grows and (len(set(steps)) > 1) == grows
+
+
+def test_every_memory_is_accounted_for():
+    for config in ONE:
+        assert accounting.parameters(config) > 0
+    assert {c.memory for c in ONE} == set(MEMORIES)

@@ -1,13 +1,23 @@
 """Every benchmark has a small run, which measures everything once and writes nothing."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from llmcourse import accounting
+from llmcourse.models import OneMemoryConfig
+from llmcourse.models.one_memory import MEMORIES
+
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
+REPORTS = {  # words of each one's report
+    "kernels": ["kda chunked"],
+    "recall": ["mqar", "diary", "softmax", "linear", "delta"],
+    "decoding": ["tokens/s", "softmax", "linear", "delta"],
+}
 
 
 @pytest.mark.slow
@@ -17,5 +27,41 @@ def test_the_small_run_measures_and_writes_nothing(script):
     command = [sys.executable, script, "--quick"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert run.returncode == 0, run.stderr[-2000:]
-    assert "kda chunked" in run.stdout
+    assert all(word in run.stdout for word in REPORTS[script.stem])
     assert before == {p: p.read_bytes() for p in (ROOT / "benchmarks" / "results").glob("*")}
+
+
+def results(name):
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def test_results_of_recall_are_of_every_memory_under_one_budget():
+    found = results("recall")
+    budget, rows = found["budget"], found["rows"]
+    assert {"cpu", "date", "torch", "python"} <= found["machine"].keys()
+    for task, place, places in [
+        ("mqar", "num_facts", budget["num_pairs"]),
+        ("diary", "num_updates", budget["num_updates"]),
+    ]:
+        for kind in MEMORIES:
+            mine = [r for r in rows if (r["task"], r["memory"]) == (task, kind)]
+            expected = [(seed, n) for seed in range(budget["seeds"]) for n in places]
+            assert sorted((r["seed"], r[place]) for r in mine) == expected
+            assert all(0 <= r["accuracy"] <= 1 for r in mine)
+            # The rate is the best of the search, and the same for every seed.
+            tried = [r for r in found["search"] if (r["task"], r["memory"]) == (task, kind)]
+            assert [r["learning_rate"] for r in tried] == budget["learning_rates"]
+            best = max(tried, key=lambda r: r["mean_accuracy"])["learning_rate"]
+            assert {r["learning_rate"] for r in mine} == {best}
+
+
+def test_results_of_decoding_hold_the_bytes_that_accounting_predicts():
+    found = results("decoding")
+    for row in found["rows"]:
+        config = OneMemoryConfig(memory=row["memory"], **found["trunk"])
+        expected = accounting.cache_bytes(config, row["context"], bytes_per_number=4)
+        assert row["bytes"] == expected
+        assert row["tokens_per_s"] == pytest.approx(1 / row["median_s"])
+    places = {(row["memory"], row["context"]) for row in found["rows"]}
+    assert {kind for kind, _ in places} == set(MEMORIES)
+    assert len(places) == len(found["rows"]) == len(MEMORIES) * len({c for _, c in places})

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmcourse.cache import Cache, KVCache
+from llmcourse.cache import Cache, KVCache, RecurrentState
 
 
 def make(batch=2, capacity=50, **options):
@@ -169,3 +169,78 @@ def test_a_model_cache_is_its_layers():
 def test_a_cache_without_layers_is_refused():
     with pytest.raises(ValueError, match="layers: got none"):
         Cache([])
+
+
+def page(batch=2, **options):
+    return RecurrentState(batch, 3, 4, 5, **options)
+
+
+def test_a_state_has_one_size_whatever_it_has_read():
+    memory = page()
+    assert torch.equal(memory.state, torch.zeros(2, 3, 4, 5)) and memory.length == 0
+    size = 2 * 3 * 4 * 5 * 4  # sequences, heads, K, V, bytes
+    assert memory.bytes == size and page(dtype=torch.float64).bytes == 2 * size
+    for tokens in (1, 70, 1):
+        memory.update(torch.ones(2, 3, 4, 5), tokens)
+        assert memory.bytes == size
+    assert memory.length == 72
+
+
+def test_a_state_is_kept_in_its_own_precision():
+    memory = page()
+    memory.update(torch.ones(2, 3, 4, 5, dtype=torch.float64), 1)
+    assert memory.state.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "state, tokens, message",
+    [
+        (torch.zeros(1, 3, 4, 5), 1, r"state: got \[1, 3, 4, 5\], needs \[2, 3, 4, 5\]"),
+        (torch.zeros(2, 3, 5, 4), 1, r"state: got \[2, 3, 5, 4\]"),
+        (None, 1, "state: got NoneType, needs a tensor"),
+        (torch.ones(2, 3, 4, 5), 0, "tokens: got 0"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_named_and_changes_nothing(state, tokens, message):
+    memory = page()
+    with pytest.raises(ValueError, match=message):
+        memory.update(state, tokens)
+    assert memory.length == 0 and not memory.state.any()
+
+
+def test_a_state_without_sequences_or_with_a_negative_size_is_refused():
+    with pytest.raises(ValueError, match="batch: got 0"):
+        RecurrentState(0, 3)
+    with pytest.raises(ValueError, match="sizes: got -1"):
+        RecurrentState(1, 3, -1)
+    assert RecurrentState(2, 0, 5).bytes == 0  # a convolution over one token
+
+
+def test_states_reorder_and_copy_as_keys_and_values_do():
+    memory = page()
+    numbers = torch.arange(120.0).view(2, 3, 4, 5)
+    memory.update(numbers, 7)
+    twin = memory.copy()
+    twin.reorder(torch.tensor([1, 0, 1]))
+    assert torch.equal(twin.state, numbers[[1, 0, 1]]) and twin.length == 7
+    twin.update(twin.state + 1, 1)
+    assert torch.equal(memory.state, numbers) and memory.length == 7
+
+
+def test_gradients_flow_through_a_state():
+    memory, x = page(), torch.ones(2, 3, 4, 5, requires_grad=True)
+    memory.update(memory.state + 3 * x, 1)
+    memory.update(2 * memory.state, 1)
+    assert torch.equal(*torch.autograd.grad(memory.state.sum(), x), 6 * torch.ones_like(x))
+
+
+def test_a_cache_takes_any_memory_also_caches_of_parts():
+    cache = Cache([Cache([RecurrentState(2, 3, 8), make()]), page()], made_for="a model")
+    for part in (*cache[0], cache[1]):
+        part.append(*tokens(3)) if isinstance(part, KVCache) else part.update(part.state, 3)
+    assert cache.length == 3
+    assert cache.bytes == sum(part.bytes for part in (*cache[0], cache[1]))
+    twin = cache.copy()
+    twin.reorder(torch.tensor([0]))
+    assert twin.made_for == "a model"
+    assert 2 * twin.bytes == cache.bytes

@@ -11,13 +11,18 @@ import torch
 
 from llmcourse.data import (
     CITIES,
+    DIARY_WORDS,
     FILLER,
     NAMES,
     batches,
     diary,
+    diary_batches,
+    diary_ids,
+    diary_rows,
     english,
     fingerprint,
     mqar,
+    mqar_batches,
     our_text,
     read_text,
     split,
@@ -280,3 +285,90 @@ def test_batches_that_cannot_be_cut_are_refused(change, message):
     arguments = {"ids": [*range(9)], "batch_size": 2, "context": 3, "seed": 0} | change
     with pytest.raises(ValueError, match=message):
         batches(**arguments)
+
+
+# Batches of the probes
+
+
+def streams(seed=0, state=0, batch_size=4):
+    size = {"batch_size": batch_size, "seed": seed, "state": state}
+    return [mqar_batches([2, 3], 12, 20, **size), diary_batches([1, 3], (0, 4), 1, **size)]
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["mqar", "diary"])
+def test_batch_n_of_a_probe_depends_on_the_seed_and_n_alone(kind):
+    whole = [x for x, _ in islice(streams(7)[kind], 6)]
+    late = streams(7, state=3)[kind]
+    assert [x.tolist() for x, _ in islice(late, 3)] == [x.tolist() for x in whole[3:]]
+    assert late.state == 6
+    late.state = 1
+    assert torch.equal(next(late)[0], whole[1])
+    assert next(streams(8)[kind])[0].tolist() != whole[0].tolist()
+    assert len({str(x.tolist()) for x in whole}) == 6
+
+
+def test_a_batch_of_mqar_is_mqar_with_one_of_the_numbers_of_pairs():
+    stream, seen = streams(batch_size=5)[0], set()
+    for inputs, targets in islice(stream, 30):
+        assert inputs.shape == targets.shape == (5, 12)
+        asked = (targets != -100).sum(1)
+        assert (asked == asked[0]).all()
+        seen.add(int(asked[0]))
+        pairs = int(asked[0])
+        for row, target in zip(inputs.tolist(), targets.tolist(), strict=True):
+            memory = dict(zip(row[: 2 * pairs : 2], row[1 : 2 * pairs : 2], strict=True))
+            for token, answer in zip(row[2 * pairs :], target[2 * pairs :], strict=True):
+                assert answer == memory.get(token, -100)
+    assert seen == {2, 3}
+
+
+def test_the_rows_of_a_diary_are_its_words_and_its_answers_are_the_targets():
+    entries = [diary(3, 2, 2, seed=seed) for seed in range(20)]
+    inputs, targets = diary_rows(entries)
+    for entry, row, target in zip(entries, inputs.tolist(), targets.tolist(), strict=True):
+        read = " ".join(DIARY_WORDS[i] for i in row if i).replace(" .", ".").replace(" ?", "?")
+        assert entry.transcript.startswith(read.replace(" ,", ","))
+        asked = [n for n, answer in enumerate(target) if answer != -100]
+        assert [DIARY_WORDS[target[n]] for n in asked] == list(entry.answers)
+        for n, question in zip(asked, entry.questions, strict=True):
+            assert " ".join(DIARY_WORDS[i] for i in row[n - 4 : n + 1]) == question[:-1] + " ?"
+        ends = [n for n, token in enumerate(row) if token]
+        assert ends[-1] == asked[-1], "the last answer is not shown"
+
+
+def test_every_word_of_a_diary_has_one_id():
+    assert len(set(DIARY_WORDS)) == len(DIARY_WORDS) and DIARY_WORDS[0] == ""
+    text = "Mia moved to Lima. Where does Mia live?"
+    words = [DIARY_WORDS[i] for i in diary_ids(text)]
+    assert words == ["Mia", "moved", "to", "Lima", ".", "Where", "does", "Mia", "live", "?"]
+    assert 0 not in diary_ids(diary(64, 50, 300, seed=0).transcript)
+    for word in ("Mordor", "Mia!"):
+        with pytest.raises(
+            ValueError, match=r"text: got '(Mordor|!)', need words of the diary"
+        ):
+            diary_ids(f"{word} lives in Lima.")
+
+
+def test_a_stream_says_what_it_is_and_nothing_of_where_it_stands():
+    one, same, other = streams()[0], streams(state=5)[0], streams(seed=1)[0]
+    next(one)
+    assert repr(one) == repr(same) != repr(other)
+    assert "'num_pairs': [2, 3]" in repr(one)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: mqar_batches(2, 12, 20, batch_size=0, seed=0), "batch_size: got 0"),
+        (lambda: mqar_batches(2, 12, 20, batch_size=1, seed=-1), "seed: got -1"),
+        (lambda: mqar_batches([2, 2.5], 12, 20, batch_size=1, seed=0), "num_pairs: got 2.5"),
+        (lambda: mqar_batches([], 12, 20, batch_size=1, seed=0), "num_pairs: got 0 values"),
+        (lambda: next(mqar_batches(5, 12, 20, batch_size=1, seed=0)), "length: got 12"),
+        (lambda: diary_batches(1, 0, -1, batch_size=1, seed=0), "distance: got -1"),
+        (lambda: next(diary_batches(99, 0, 0, batch_size=1, seed=0)), "num_facts: got 99"),
+        (lambda: diary_batches("3", 0, 0, batch_size=1, seed=0), "num_facts: got '3'"),
+    ],
+)
+def test_batches_of_a_probe_that_cannot_be_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

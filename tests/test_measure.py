@@ -118,3 +118,10 @@ def test_the_machine_is_described():
     facts = measure.machine()
     assert facts["python"] == sys.version.split()[0] and facts["torch"] == torch.__version__
     assert facts["cores"] >= 1 and facts["threads"] >= 1 and facts["cpu"]
+
+
+def test_flops_are_two_for_each_multiply_add_also_of_products_added_in_place():
+    a, b, c = torch.ones(3, 4, 5), torch.ones(3, 5, 6), torch.ones(3, 4, 6)
+    assert measure.flops(lambda: a @ b) == 2 * 3 * 4 * 5 * 6
+    assert measure.flops(lambda: torch.baddbmm(c, a, b)) == 2 * 3 * 4 * 5 * 6
+    assert measure.flops(lambda: c.baddbmm_(a, b, alpha=-1)) == 2 * 3 * 4 * 5 * 6

@@ -1,6 +1,7 @@
 """Figures: legible for everyone, in both themes, and the same bytes each time."""
 
 import itertools
+import json
 import re
 import shutil
 from html.parser import HTMLParser
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from llmcourse import plots
-from llmcourse.plots import page
+from llmcourse.plots import comparison, page
 
 BACKGROUNDS = ["#ffffff", "#fdfdfb", "#121212", "#14181e"]  # the pages; the theme's dark one
 
@@ -378,3 +379,94 @@ def test_nothing_moves_for_whoever_asks_for_stillness(shown, browser):
     assert not tab.get_by_role("button", name="Play").is_visible()
     tab.get_by_role("button", name="Next").click()
     assert tab.locator("span").inner_text().startswith("2 of 4")
+
+
+# --- the running comparison ----------------------------------------------------------------
+
+PLACES = [("mqar", 2, 0), ("mqar", 8, 0), ("diary", 4, 0), ("diary", 4, 6)]
+ACCURACY = {("softmax", 0): 0.8, ("softmax", 1): 1.0, ("delta", 0): 0.5, ("delta", 1): 0.6}
+FILES = {
+    "recall": [
+        {
+            "memory": kind,
+            "seed": seed,
+            "accuracy": a,
+            "task": t,
+            "num_facts": n,
+            "num_updates": u,
+        }
+        for (kind, seed), a in ACCURACY.items()
+        for t, n, u in PLACES
+    ],
+    "decoding": [
+        {"memory": kind, "context": n, "bytes": size, "tokens_per_s": 9}
+        for kind, size in [("softmax", 300), ("delta", 64)]
+        for n in (256, 512)
+    ],
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    for name, rows in FILES.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"rows": rows}))
+    monkeypatch.setattr(comparison, "RESULTS", tmp_path)
+
+
+def drawn(ax):
+    return {
+        line.get_label(): [list(line.get_xdata()), list(line.get_ydata())] for line in ax.lines
+    }
+
+
+def test_recall_shows_the_mean_over_seeds_of_every_kind_asked_for(files):
+    pairs, updates = comparison.recall(["softmax", "delta"]).axes
+    assert drawn(pairs) == {
+        "softmax": [[2, 8], pytest.approx([0.9, 0.9])],
+        "delta": [[2, 8], pytest.approx([0.55, 0.55])],
+    }
+    assert drawn(updates)["delta"] == [[0, 6], pytest.approx([0.55, 0.55])]
+    assert [t.get_text() for t in pairs.get_xticklabels()] == ["2", "8"]
+    (band,) = comparison.recall(["delta"]).axes[0].collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((0.5, 0.6))
+
+
+def test_decoding_shows_bytes_and_speed_against_the_context(files):
+    size, speed = comparison.decoding(["softmax"]).axes
+    assert drawn(size) == {"softmax": [[256, 512], [300, 300]]}
+    assert drawn(speed) == {"softmax": [[256, 512], [9, 9]]}
+
+
+def test_one_line_looks_the_same_whoever_is_beside_it(files):
+    alone, beside = (comparison.recall(k).axes[0] for k in (["delta"], ["softmax", "delta"]))
+    looks = [
+        (ax.lines[-1].get_color(), ax.lines[-1].get_marker(), ax.get_xlim(), ax.get_ylim())
+        for ax in (alone, beside)
+    ]
+    assert looks[0] == looks[1]
+    assert looks[0][:2] == (plots.COLOURS["delta"], plots.MARKERS["delta"])
+
+
+def test_rows_are_those_that_were_wanted(files):
+    assert len(comparison.rows("recall")) == 16
+    found = comparison.rows("recall", memory="delta", task="diary", num_updates=6)
+    assert [row["seed"] for row in found] == [0, 1]
+    assert comparison.average(found, "num_updates", "accuracy") == {6: pytest.approx(0.55)}
+
+
+def test_a_kind_or_a_file_without_results_is_named(files):
+    for show in (comparison.recall, comparison.decoding):
+        with pytest.raises(ValueError, match="kinds: got 'mla', which has no rows in results/"):
+            show(["softmax", "mla"])
+    with pytest.raises(FileNotFoundError, match=r"python benchmarks/speed\.py writes it"):
+        comparison.rows("speed")
+
+
+@pytest.mark.parametrize("name", ["recall", "decoding"])
+def test_the_committed_results_can_be_shown(name, shown):
+    kinds = list(dict.fromkeys(row["memory"] for row in comparison.rows(name)))
+    fig = getattr(comparison, name)(kinds)
+    plots.show(fig, name="fig-all", caption="All.", alt="One line for each memory.")
+    picture = shown[0]["text/html"]
+    assert "NaN" not in picture and all(kind in picture for kind in kinds)

@@ -345,3 +345,75 @@ def test_in_a_notebook_the_bar_is_one_line_that_changes():
 def test_silence_when_asked(capfd):
     run(fresh())
     assert capfd.readouterr() == ("", "")
+
+
+# Batches of a task
+
+
+class Counting:
+    """Batches that predict the token after next, with every other target left out."""
+
+    def __init__(self, size=4, name="counting"):
+        self.state, self.size, self.name = 0, size, name
+
+    def __repr__(self):
+        return f"Counting({self.name})"
+
+    def __next__(self):
+        start = torch.arange(self.size)[:, None] + self.state
+        self.state += 1
+        x = (start + torch.arange(8)) % 7
+        y = (x + 2) % 7
+        y[:, ::2] = -100
+        return x, y
+
+
+def task(model, source=None, **options):
+    return train(model, source or Counting(), RUN, **({"progress": False} | options))
+
+
+def test_a_task_is_learnt_from_the_targets_that_are_scored():
+    model = fresh()
+    history = train(model, Counting(), replace(RUN, steps=60), progress=False)
+    assert history.losses[0] == pytest.approx(math.log(7), abs=0.1) and history.losses[-1] < 0.5
+    x, y = next(Counting())
+    with torch.no_grad():
+        loss = F.cross_entropy(fresh()(x)[:, 1::2].flatten(0, 1), y[:, 1::2].flatten())
+    assert history.losses[0] == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_a_run_on_a_task_begins_at_batch_0_and_leaves_the_source_at_its_end():
+    source = Counting()
+    source.state = 3
+    first = fresh()
+    history = task(first, source)
+    assert source.state == 20
+    again = fresh()
+    assert same((again, task(again)), (first, history))
+
+
+def test_a_run_on_a_task_is_resumed_to_the_bit(tmp_path):
+    path, whole = tmp_path / "run.pt", fresh()
+    straight = task(whole)
+    task(fresh(), checkpoint=path, until=8)
+    model = fresh(seed=2)
+    assert same((model, task(model, checkpoint=path)), (whole, straight))
+
+
+def test_a_checkpoint_of_another_task_says_what_differs(tmp_path):
+    path = tmp_path / "run.pt"
+    task(fresh(), checkpoint=path, until=1)
+    with pytest.raises(ValueError, match=r"(?s)another run.*source.batches: .*counting.*other"):
+        task(fresh(), Counting(name="other"), checkpoint=path)
+    with pytest.raises(ValueError, match=r"(?s)another run.*text.fingerprint: None there"):
+        run(fresh(), checkpoint=path)
+
+
+def test_a_task_can_be_followed_on_a_text():
+    history = task(fresh(), validation_ids=OTHER)
+    assert [step for step, _ in history.validation_losses] == [6, 12, 18, 20]
+
+
+def test_an_iterator_that_cannot_be_set_is_refused():
+    with pytest.raises(ValueError, match="source: got list_iterator, needs a state to set"):
+        task(fresh(), iter([1]))

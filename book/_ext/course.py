@@ -13,6 +13,7 @@ import yaml
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
 
 CHAPTERS = Path(__file__).parent.parent / "chapters.yml"
@@ -99,7 +100,23 @@ class CourseMap(ChapterDirective):
         return item
 
 
+def number(app: Sphinx, env: BuildEnvironment) -> list[str]:
+    """Give chapters their numbers from the list: Sphinx counts those that are written."""
+    numbers = {document(chapter): int(chapter["number"]) for chapter in chapters()}
+    for name in numbers.keys() & env.toc_secnumbers.keys():
+        marked = [env.titles[name], *env.tocs[name].findall(nodes.reference)]
+        for node in marked:
+            if node.get("secnumber"):
+                node["secnumber"] = (numbers[name], *node["secnumber"][1:])
+        env.toc_secnumbers[name] = {
+            anchor: counted and (numbers[name], *counted[1:])
+            for anchor, counted in env.toc_secnumbers[name].items()
+        }
+    return []
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("env-get-updated", number, priority=900)  # after Sphinx has counted
     app.add_directive("next-chapter", NextChapter)
     app.add_directive("course-map", CourseMap)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -25,3 +25,22 @@ class LayerNorm(nn.Module):
         y = y - y.mean(dim=-1, keepdim=True)
         y = y * torch.rsqrt(y.square().mean(dim=-1, keepdim=True) + self.eps)
         return (y * self.weight + self.bias).to(x.dtype)
+
+
+class RMSNorm(nn.Module):
+    """Unit mean square over the channels, then a learned scale (Zhang and Sennrich 2019).
+
+    width: D, the number of channels.
+    eps: added to the mean square, so that a vector of zeros does not divide by zero.
+    forward: x [..., D] -> [..., D] in x's dtype; computed in float32 unless x is float64.
+    """
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.to(compute_dtype(x))
+        y = y * torch.rsqrt(y.square().mean(dim=-1, keepdim=True) + self.eps)
+        return (y * self.weight).to(x.dtype)

@@ -54,6 +54,31 @@ def step(
 
 
 @full_precision
+def parallel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """All at once: what every token writes, solved for in one T x T triangle.
+
+    (I + Diag(beta) tril(K K^T, -1)) U = Diag(beta) (V - K S_0); O = tril(Q K^T) U + Q S_0.
+    Arguments, results and errors as in recurrent. Source: Yang et al. 2024 (arXiv:2406.06484),
+    equation 11 with one chunk.
+    """
+    x = prepare(q, k, v, beta=beta, scale=scale, initial_state=initial_state)
+    q, k, v = (y.transpose(1, 2) for y in (x.q, x.k, x.v))  # [B, H, T, ...]
+    beta, S = x.beta.transpose(1, 2).unsqueeze(-1), x.state
+    A = beta * (k @ k.mT).tril(-1)
+    u = torch.linalg.solve_triangular(A, beta * (v - k @ S), upper=False, unitriangular=True)
+    o = (q @ k.mT).tril() @ u + q @ S
+    return x.scale * o.transpose(1, 2).contiguous(), S + k.mT @ u
+
+
+@full_precision
 def chunked(
     q: Tensor,
     k: Tensor,

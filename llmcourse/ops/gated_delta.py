@@ -79,6 +79,34 @@ def decay_matrix(g: Tensor) -> Tensor:
 
 
 @full_precision
+def parallel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """All at once, in one T x T triangle, with D_ij the decay between tokens j and i.
+
+    (I + Diag(beta) tril(D . K K^T, -1)) U = Diag(beta) (V - Diag(d) K S_0), d_i the decay since
+    the start; O = (D . Q K^T) U + Diag(d) Q S_0. Arguments, results and errors as in recurrent.
+    """
+    x = prepare(q, k, v, g=g, beta=beta, scale=scale, initial_state=initial_state)
+    q, k, v = (y.transpose(1, 2) for y in (x.q, x.k, x.v))  # [B, H, T, ...]
+    g, beta = x.g.transpose(1, 2), x.beta.transpose(1, 2).unsqueeze(-1)
+    D, start = decay_matrix(g), g.cumsum(-1).exp().unsqueeze(-1)
+    A = beta * (D * (k @ k.mT)).tril(-1)
+    held = start * (k @ x.state)
+    u = torch.linalg.solve_triangular(A, beta * (v - held), upper=False, unitriangular=True)
+    o = (D * (q @ k.mT)) @ u + start * (q @ x.state)
+    state = start[..., -1:, :] * x.state + (D[..., -1, :].unsqueeze(-1) * k).mT @ u
+    return x.scale * o.transpose(1, 2).contiguous(), state
+
+
+@full_precision
 def chunked(
     q: Tensor,
     k: Tensor,

@@ -8,6 +8,7 @@ rule).
 """
 
 import inspect
+import shutil
 from itertools import pairwise
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmcourse.measure import peak_memory
-from llmcourse.ops import delta, gated_delta, kda, linear
+from llmcourse.ops import _chunks, delta, gated_delta, kda, linear
 
 RULES = {"linear": linear, "delta": delta, "gated_delta": gated_delta, "kda": kda}
 LINES = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -137,9 +138,22 @@ def test_chunked_is_recurrent_for_any_shape(name, B, T, H, K, V, C, g, seed):
     check_chunked(name, torch.float64, (C,), B=B, T=T, H=H, K=K, V=V, g=g, seed=seed)
 
 
-def test_parallel_linear_attention_is_recurrent():
-    x = inputs("linear")
-    assert_close(results(linear.parallel, x), results(linear.recurrent, x), 1e-10)
+@pytest.mark.parametrize("T", [1, 2, 17, 130])
+@pytest.mark.parametrize("dtype", LINES)
+@pytest.mark.parametrize("name", ["linear", "delta", "gated_delta"])
+def test_parallel_is_recurrent(name, dtype, T):
+    for g in GATES if name == "gated_delta" else ["0"]:
+        x = inputs(name, T=T, g=g, B=2, H=3)
+        exact = {n: t.to(dtype).double() for n, t in x.items()}
+        expected = results(RULES[name].recurrent, exact)
+        assert_close(results(RULES[name].parallel, x, dtype), expected, LINES[dtype], f"g {g}")
+
+
+@pytest.mark.parametrize("dtype", LINES)
+@pytest.mark.parametrize("name", RULES)
+def test_a_stretch_of_chunks_goes_on_from_the_one_before(name, dtype, monkeypatch):
+    monkeypatch.setattr(_chunks, "SEGMENT", 2 * 3 * 8 * 32)  # B * H * K * 32 tokens
+    check_chunked(name, dtype, chunk_sizes=(16, 32, 64), B=2, H=3, T=101)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -259,6 +273,14 @@ def test_a_compiled_rule_gives_the_same_results(name):
     x = {n: y for n, y in inputs(name, T=33).items()}
     compiled = torch.compile(RULES[name].chunked, backend="aot_eager")
     assert_close(results(compiled, x), results(RULES[name].chunked, x), 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler on this machine: g++")
+def test_a_rule_compiled_to_machine_code_gives_the_same_results():
+    x = inputs("kda", T=3, H=1, K=4, V=3)  # small: what takes time is the compiler
+    compiled = torch.compile(kda.chunked, backend="inductor")
+    assert_close(results(compiled, x, chunk_size=2), results(kda.recurrent, x), 1e-10)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")

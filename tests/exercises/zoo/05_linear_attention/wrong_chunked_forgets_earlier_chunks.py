@@ -1,0 +1,13 @@
+"""Every chunk starts from the page that came in."""
+# fails: chunked-check, normalised-check
+
+
+# cell: chunked
+def chunked(q, k, v, chunk_size, state):
+    outputs = []
+    first = state
+    for start in range(0, len(q), chunk_size):
+        Q, K, V = (x[start : start + chunk_size] for x in (q, k, v))
+        outputs.append((Q @ K.T).tril() @ V + Q @ first)
+        state = first + K.T @ V
+    return torch.cat(outputs), state

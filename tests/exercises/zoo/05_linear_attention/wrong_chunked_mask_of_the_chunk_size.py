@@ -1,0 +1,12 @@
+"""The mask is always chunk_size wide."""
+# fails: chunked-check, normalised-check
+
+
+# cell: chunked
+def chunked(q, k, v, chunk_size, state):
+    outputs = []
+    for start in range(0, len(q), chunk_size):
+        Q, K, V = (x[start : start + chunk_size] for x in (q, k, v))
+        outputs.append((Q @ K.T * torch.ones(chunk_size, chunk_size, dtype=q.dtype).tril()) @ V + Q @ state)
+        state = state + K.T @ V
+    return torch.cat(outputs), state

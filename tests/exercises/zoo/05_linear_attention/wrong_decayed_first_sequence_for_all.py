@@ -1,0 +1,19 @@
+"""All sequences read the first one's page."""
+# fails: decayed_chunked-check
+
+
+# cell: decayed_chunked
+def decayed_chunked(q, k, v, gamma, chunk_size, state):
+    outputs, g = [], gamma[:, None]
+    for start in range(0, q.shape[1], chunk_size):
+        Q, K, V = (x[:, start : start + chunk_size] for x in (q, k, v))
+        C = Q.shape[1]
+        i = torch.arange(C)
+        decay = (g[..., None] ** (i[:, None] - i).clamp(min=0)).tril()
+        scores = torch.einsum("bthk,bshk->bhts", Q, K) * decay
+        o = torch.einsum("bhts,bshv->bthv", scores, V)
+        page = torch.einsum("bthk,bhkv->bthv", Q, state[:1].expand_as(state))
+        outputs.append(o + torch.einsum("bthv,ht->bthv", page, g ** (i + 1)))
+        new = torch.einsum("bshk,hs,bshv->bhkv", K, g ** (C - 1 - i), V)
+        state = g[..., None] ** C * state + new
+    return torch.cat(outputs, dim=1), state

@@ -1,0 +1,10 @@
+"""The sum of the weights runs over later tokens too."""
+# fails: normalised-check
+
+
+# cell: normalised
+def normalised(q, k, v):
+    q, k = feature_map(q), feature_map(k)
+    z = k.sum(0)
+    S = torch.einsum("tk,tv->tkv", k, v).cumsum(0)
+    return torch.einsum("tk,tkv->tv", q, S) / (q * z).sum(1, keepdim=True)

@@ -1,0 +1,10 @@
+"""The denominator has no query in it."""
+# fails: normalised-check
+
+
+# cell: normalised
+def normalised(q, k, v):
+    q, k = feature_map(q), feature_map(k)
+    z = k.cumsum(0)
+    S = torch.einsum("tk,tv->tkv", k, v).cumsum(0)
+    return torch.einsum("tk,tkv->tv", q, S) / z.sum(1, keepdim=True)

@@ -1,0 +1,14 @@
+"""Runs over all tokens with the first writes, and then again with the second ones."""
+# fails: two_writes-check
+
+
+# cell: two_writes
+def two_writes(q, k1, v1, b1, k2, v2, b2, state):
+    for k, v, beta in ((k1, v1, b1), (k2, v2, b2)):
+        outputs = []
+        for t in range(q.shape[1]):
+            held = torch.einsum("bhk,bhkv->bhv", k[:, t], state)
+            change = beta[:, t, :, None] * (v[:, t] - held)
+            state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], change)
+            outputs.append(torch.einsum("bhk,bhkv->bhv", q[:, t], state))
+    return torch.stack(outputs, dim=1), state

@@ -1,0 +1,11 @@
+"""Keeps the page in bfloat16 between the tokens."""
+# fails: recurrent-check
+
+
+# cell: recurrent
+def recurrent(q, k, v, beta, state):
+    outputs = []
+    for q_t, k_t, v_t, beta_t in zip(q, k, v, beta):
+        state = step(state, k_t, v_t, beta_t).bfloat16().to(q.dtype)
+        outputs.append(state.T @ q_t)
+    return torch.stack(outputs), state

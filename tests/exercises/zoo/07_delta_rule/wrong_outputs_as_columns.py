@@ -1,0 +1,11 @@
+"""Stacks the outputs along the second axis: [V, T]."""
+# fails: recurrent-check
+
+
+# cell: recurrent
+def recurrent(q, k, v, beta, state):
+    outputs = []
+    for q_t, k_t, v_t, beta_t in zip(q, k, v, beta):
+        state = step(state, k_t, v_t, beta_t)
+        outputs.append(state.T @ q_t)
+    return torch.stack(outputs, dim=1), state

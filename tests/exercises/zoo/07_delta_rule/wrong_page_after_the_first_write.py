@@ -1,0 +1,16 @@
+"""Returns the page that lacks the last token's second write."""
+# fails: two_writes-check
+
+
+# cell: two_writes
+def two_writes(q, k1, v1, b1, k2, v2, b2, state):
+    def write(S, k, v, beta):
+        held = torch.einsum("bhk,bhkv->bhv", k, S)
+        return S + torch.einsum("bhk,bhv->bhkv", k, beta[..., None] * (v - held))
+
+    outputs, page = [], state
+    for t in range(q.shape[1]):
+        state = write(page, k1[:, t], v1[:, t], b1[:, t])
+        page = write(state, k2[:, t], v2[:, t], b2[:, t])
+        outputs.append(torch.einsum("bhk,bhkv->bhv", q[:, t], page))
+    return torch.stack(outputs, dim=1), state

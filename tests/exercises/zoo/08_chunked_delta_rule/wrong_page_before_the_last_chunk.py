@@ -1,0 +1,15 @@
+"""Returns the page that the last chunk found."""
+# fails: chunked-check, two_writes_chunked-check
+
+
+# cell: chunked
+def chunked(q, k, v, beta, chunk_size, state):
+    outputs, page = [], state
+    for start in range(0, len(q), chunk_size):
+        state = page
+        Q, K, V, b = (x[start : start + chunk_size] for x in (q, k, v, beta))
+        W, U = wy(K, V, b)
+        written = U - W @ state
+        outputs.append(Q @ state + (Q @ K.T).tril() @ written)
+        page = state + K.T @ written
+    return torch.cat(outputs), state
