@@ -623,7 +623,7 @@ FORBIDDEN = {
 @pytest.mark.parametrize("way", FORBIDDEN)
 def test_forbidden_torch_functions_are_refused(way):
     text = failure(FORBIDDEN[way], X, expected=normed, forbid=("layer_norm",), name="mine")
-    assert text == "mine: calls torch's layer_norm, which is what you are to write"
+    assert text == "mine: calls torch's layer_norm, which is not allowed here: do without it"
     checks.check(FORBIDDEN[way], X, expected=normed)  # not forbidden here, nor to the oracle
 
 
@@ -641,7 +641,7 @@ def of_the_package(x):
 
 def test_the_package_is_refused_unless_allowed():
     text = failure(of_the_package, X, expected=normed)
-    assert text.startswith("of_the_package: calls llmcourse.layers.norm, which is what you are")
+    assert text.startswith("of_the_package: calls llmcourse.layers.norm, which is not allowed here")
     allowed = ["llmcourse.layers", "llmcourse.ops.common"]
     checks.check(of_the_package, X, expected=normed, allow=allowed)
     assert sys.getprofile() is None

@@ -12,7 +12,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-NAMED = re.compile(r"^[\w`*., ]{1,50}: \S")  # a line that begins with an argument's name
+# A line that begins with an argument's name, or with what comes out.
+NAMED = re.compile(r"^[\w`*., ]{1,50}: \S|^(Returns|Raises|Sources?)\b")
 
 
 def public(module: ModuleType) -> list[tuple[str, Any]]:
@@ -52,7 +53,7 @@ def inline(text: str) -> list[nodes.Node]:
 
 
 def words(docstring: str | None) -> list[nodes.Node]:
-    """A docstring as paragraphs; a line that begins with an argument's name stays a line."""
+    """A docstring as paragraphs; a line that begins with a name stays a line."""
     found: list[nodes.Node] = []
     for block in re.split(r"\n\s*\n", inspect.cleandoc(docstring or "")):
         if block.strip():
@@ -78,7 +79,7 @@ class Api(SphinxDirective):
     def section(self, module: ModuleType) -> nodes.section:
         self.env.note_dependency(str(module.__file__))
         section = nodes.section("", ids=[nodes.make_id(module.__name__)])
-        section += nodes.title("", module.__name__)
+        section += nodes.title("", module.__name__.removeprefix("llmcourse."))
         section += words(module.__doc__)
         listing = nodes.definition_list(classes=["api"])
         for name, member in public(module):

@@ -101,17 +101,16 @@ class CourseMap(ChapterDirective):
 
 
 def number(app: Sphinx, env: BuildEnvironment) -> list[str]:
-    """Give chapters their numbers from the list: Sphinx counts those that are written."""
+    """Number chapters and their equations from the list: Sphinx counts what is written."""
     numbers = {document(chapter): int(chapter["number"]) for chapter in chapters()}
     for name in numbers.keys() & env.toc_secnumbers.keys():
         marked = [env.titles[name], *env.tocs[name].findall(nodes.reference)]
         for node in marked:
             if node.get("secnumber"):
                 node["secnumber"] = (numbers[name], *node["secnumber"][1:])
-        env.toc_secnumbers[name] = {
-            anchor: counted and (numbers[name], *counted[1:])
-            for anchor, counted in env.toc_secnumbers[name].items()
-        }
+        equations = env.toc_fignumbers.get(name, {}).values()
+        for counted in (env.toc_secnumbers[name], *equations):
+            counted |= {at: (numbers[name], *n[1:]) for at, n in counted.items() if n}
     return []
 
 

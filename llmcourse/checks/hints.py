@@ -33,6 +33,8 @@ def of_type(got: Any, want: Any) -> str:
         return "this is a function, not what it returns: call it"
     if isinstance(got, np.ndarray | np.generic):
         return "stay in torch, or convert at the end: torch.from_numpy, int, float"
+    if isinstance(got, Tensor) and isinstance(want, tuple) and len(want) > 1:
+        return f"it returns {len(want)} things, with a comma between them"
     if isinstance(got, Tensor) and isinstance(want, (list, tuple)):
         return "`.tolist()` makes a list of a tensor"
     if isinstance(got, Tensor) and isinstance(want, (int, float)):

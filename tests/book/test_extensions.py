@@ -7,6 +7,7 @@ import pytest
 from prose import BOOK
 
 sys.path.insert(0, str(BOOK / "_ext"))
+import api
 import author_year
 import freshness
 import offline
@@ -74,3 +75,38 @@ def test_mathjax_comes_with_all_that_it_may_load(tmp_path: Path) -> None:
     shipped = {file.suffix for file in tmp_path.rglob("*") if file.is_file()}
     assert shipped == {".js", ".woff"}
     assert (tmp_path / "mathjax" / "tex-mml-chtml.js").is_file()
+
+
+def test_a_docstring_becomes_paragraphs_with_a_line_for_each_argument() -> None:
+    found = api.words(
+        """Do it.
+
+        x: [B, T] or
+            more, with `code`.
+        y, z: numbers.
+        Returns what is left.
+        """
+    )
+    assert [p.astext() for p in found] == [
+        "Do it.",
+        "x: [B, T] or more, with code.",
+        "y, z: numbers.",
+        "Returns what is left.",
+    ]
+
+
+def test_a_signature_has_names_and_defaults_only() -> None:
+    def call(x: int, *, size: float = 2.0) -> str: ...
+
+    assert api.signature("call", call) == "call(x, *, size=2.0)"
+    assert api.signature("Error", ValueError) == "Error"
+
+
+def test_the_api_page_leaves_no_module_of_the_course_out() -> None:
+    page = (BOOK / "api.md").read_text(encoding="utf-8")
+    root = BOOK.parent / "llmcourse"
+    for folder in ("ops", "layers", "models"):
+        for file in (root / folder).glob("[a-z]*.py"):
+            module = f"llmcourse.{folder}.{file.stem}"
+            helper = module in ("llmcourse.ops.common", "llmcourse.layers.recurrent")
+            assert helper or module in page, module

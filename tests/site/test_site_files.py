@@ -92,6 +92,12 @@ def test_page_shows_no_warning_and_no_traceback(page: Path) -> None:
     assert shown == []
 
 
+def test_page_prints_no_object_by_its_address(page: Path) -> None:
+    """A last line whose value nobody meant to show: `<matplotlib.patches.Patch at 0x7f...>`."""
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"&lt;[\w.]+ (?:object )?at 0x\w+&gt;", text) == []
+
+
 def test_page_is_small(page: Path, site: Path) -> None:
     pictures = {
         (page.parent / unquote(urlsplit(url).path)).resolve()
