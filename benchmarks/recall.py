@@ -143,7 +143,7 @@ def report(result: dict[str, Any]) -> None:
         rows = [row for row in result["rows"] if row["task"] == task]
         places = sorted({row[place] for row in rows})
         print(f"{task:10}" + "".join(f"{place.removeprefix('num_')} {n:<6}" for n in places))
-        for kind in MEMORIES:
+        for kind in dict.fromkeys(row["memory"] for row in rows):
             mine = [row for row in rows if row["memory"] == kind]
             means = (mean(r["accuracy"] for r in mine if r[place] == n) for n in places)
             width = len(place.removeprefix("num_")) + 7

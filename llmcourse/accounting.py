@@ -131,11 +131,13 @@ def _(config: GPT2Config, context: int) -> Parts:
 @parameter_parts.register
 def _(config: OneMemoryConfig) -> Parts:
     D, L, M = config.width, config.num_layers, config.mlp_ratio * config.width
-    head = D // config.num_heads
+    H, K = config.num_heads, config.width // config.num_heads
     memory = {
         "softmax": 4 * D * D + 4 * D,  # q, k, v and out, each with a bias
-        "linear": 4 * D * D + head,  # without; a norm shared by the heads
-        "delta": 4 * D * D + D * config.num_heads + head,  # and a write strength for each head
+        "linear": 4 * D * D + K,  # without; a norm shared by the heads
+        "delta": 4 * D * D + D * H + K,  # and a write strength for each head
+        "gated": 5 * D * D + 2 * D * H + 2 * H + K,  # and a decay for each, an output gate
+        "kda": 4 * D * D + 4 * D * K + D * H + H + D + K,  # both gates in two thin matrices
     }
     return {
         "token embedding": config.vocab_size * D,  # the head too: it is tied
@@ -159,10 +161,16 @@ def _(config: OneMemoryConfig, context: int) -> Parts:
 def _(config: OneMemoryConfig, context: int) -> Parts:
     D, L, H = config.width, config.num_layers, config.num_heads
     page = 2 * D * D // H  # one multiply-add for each number of the state
+    use = {"write": page, "read": page}
+    erase = use | {"write strength": 2 * D * H, "compare": page}
+    fade = erase | {"fade": page // 2}  # one multiplication for each number
+    thin = 2 * 2 * D * (D // H)  # a low-rank gate
     memory = {
         "softmax": {"scores": 2 * context * D, "sums": 2 * context * D},
-        "linear": {"write": page, "read": page},
-        "delta": {"write strength": 2 * D * H, "compare": page, "write": page, "read": page},
+        "linear": use,
+        "delta": erase,
+        "gated": fade | {"decay": 2 * D * H, "output gate": 2 * D * D},
+        "kda": fade | {"decay": thin, "output gate": thin},
     }
     return {name: L * flops for name, flops in memory[config.memory].items()} | {
         "projections": L * 2 * 4 * D * D,

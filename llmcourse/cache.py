@@ -1,12 +1,15 @@
 """What a layer remembers while a model generates."""
 
+import copy
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from llmcourse.ops.common import require, require_count, require_tensor
+
+ANY_LENGTH = 1 << 30  # the capacity of what has no limit of its own
 
 
 class Memory(Protocol):
@@ -27,17 +30,72 @@ class Memory(Protocol):
         """An independent memory with the same content."""
 
 
-class KVCache:
-    """The keys and values of every token so far, for one layer: exact, and growing.
+class TokenCache:
+    """Tensors with a row for every token so far, for one layer: exact, and growing.
+
+    What `KVCache` and `LatentCache` share. The tokens are the last axis but one of each tensor.
+    empty: the tensors before the first token, [B, ..., 0, width] each.
+    capacity: the most tokens it may hold; space for them is taken as they come.
+
+    It is made for generation, under `torch.no_grad()`. PyTorch refuses a backward pass through
+    what an `append` returned once later tokens were written beside it.
+    """
+
+    def __init__(self, *empty: Tensor, capacity: int) -> None:
+        require_count("capacity", capacity)
+        self.capacity = capacity
+        self.length = 0
+        self._held = list(empty)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of what is held: the rows of `length` tokens, not of `capacity`."""
+        return sum(x.numel() * x.element_size() for x in self._filled())
+
+    def reorder(self, index: Tensor) -> None:
+        """Keep the sequences `index` ([B'] int64), in that order: beams that split and end."""
+        self._held = [x.index_select(0, index) for x in self._held]
+
+    def copy(self) -> Self:
+        """An independent cache with the same content, to continue in two ways."""
+        twin = copy.copy(self)
+        twin._held = [x.clone() for x in self._filled()]
+        return twin
+
+    def _filled(self) -> list[Tensor]:
+        return [x[..., : self.length, :] for x in self._held]
+
+    def _next_rows(self, tokens: int) -> slice:
+        """Where to write `tokens` more tokens; from now on they count in `length`."""
+        start, end = self.length, self.length + tokens
+        needs = f"at most its capacity of {self.capacity}"
+        require(end <= self.capacity, "cache", f"{start} + {tokens} tokens", needs)
+        self._make_room(end)
+        self.length = end
+        return slice(start, end)
+
+    def _make_room(self, tokens: int) -> None:
+        """Double the space when it is full: each token is then moved O(1) times on average."""
+        room = self._held[0].shape[-2]
+        if tokens > room:
+            more = min(max(tokens, 2 * room), self.capacity)
+            self._held = [self._grown(x, more) for x in self._held]
+
+    def _grown(self, x: Tensor, room: int) -> Tensor:
+        grown = x.new_empty(*x.shape[:-2], room, x.shape[-1])
+        grown[..., : self.length, :] = x[..., : self.length, :]
+        return grown
+
+
+class KVCache(TokenCache):
+    """The keys and values of every token so far, for one layer.
 
     batch: B sequences, all of one length.
     num_heads: Hk, the heads of the keys and values.
     key_width, value_width: K and V, channels a head.
-    capacity: the most tokens it may hold; space for them is taken as they come.
+    capacity: the most tokens it may hold, without limit by default.
     dtype, device: how and where they are kept.
-
-    It is made for generation, under `torch.no_grad()`. PyTorch refuses a backward pass through
-    what an `append` returned once later tokens were written beside it.
+    For its limits in training see `TokenCache`.
     """
 
     def __init__(
@@ -47,26 +105,18 @@ class KVCache:
         key_width: int,
         value_width: int,
         *,
-        capacity: int,
+        capacity: int = ANY_LENGTH,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        sizes = {"batch": batch, "num_heads": num_heads, "capacity": capacity}
+        sizes = {"batch": batch, "num_heads": num_heads}
         sizes |= {"key_width": key_width, "value_width": value_width}
         for name, size in sizes.items():
             require_count(name, size)
-        self.capacity = capacity
-        self.length = 0
         # A head's tokens lie side by side, [B, Hk, room, K]: reading them all copies nothing.
-        self._k = torch.empty(batch, num_heads, 0, key_width, dtype=dtype, device=device)
-        self._v = torch.empty(batch, num_heads, 0, value_width, dtype=dtype, device=device)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the keys and values held: those of `length` tokens, not of `capacity`."""
-        return sum(
-            x[:, :, : self.length].numel() * x.element_size() for x in (self._k, self._v)
-        )
+        k = torch.empty(batch, num_heads, 0, key_width, dtype=dtype, device=device)
+        v = torch.empty(batch, num_heads, 0, value_width, dtype=dtype, device=device)
+        super().__init__(k, v, capacity=capacity)
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add T tokens, and return all that are held.
@@ -75,55 +125,73 @@ class KVCache:
         Returns k [B, length, Hk, K] and v [B, length, Hk, V], views in the cache's dtype.
         Raises ValueError, changing nothing, for a wrong shape or beyond the capacity.
         """
-        self._check("k", k, self._k)
-        self._check("v", v, self._v)
+        self._check("k", k, self._held[0])
+        self._check("v", v, self._held[1])
         require(k.shape[1] == v.shape[1], "v", f"{v.shape[1]} tokens", f"k's {k.shape[1]}")
-        end = self.length + k.shape[1]
-        needs = f"at most its capacity of {self.capacity}"
-        require(end <= self.capacity, "cache", f"{self.length} + {k.shape[1]} tokens", needs)
-        self._make_room(end)
-        self._k[:, :, self.length : end] = k.transpose(1, 2)
-        self._v[:, :, self.length : end] = v.transpose(1, 2)
-        self.length = end
-        return self._k[:, :, :end].transpose(1, 2), self._v[:, :, :end].transpose(1, 2)
-
-    def reorder(self, index: Tensor) -> None:
-        """Keep the sequences `index` ([B'] int64), in that order: beams that split and end."""
-        self._k, self._v = (x.index_select(0, index) for x in (self._k, self._v))
-
-    def copy(self) -> "KVCache":
-        """An independent cache with the same content, to continue in two ways."""
-        batch, num_heads, _, key_width = self._k.shape
-        twin = KVCache(
-            batch,
-            num_heads,
-            key_width,
-            self._v.shape[-1],
-            capacity=self.capacity,
-            dtype=self._k.dtype,
-            device=self._k.device,
-        )
-        twin.length = self.length
-        twin._k, twin._v = (x[:, :, : self.length].clone() for x in (self._k, self._v))
-        return twin
-
-    def _make_room(self, tokens: int) -> None:
-        """Double the space when it is full: each token is then moved O(1) times on average."""
-        room = self._k.shape[2]
-        if tokens > room:
-            more = min(max(tokens, 2 * room), self.capacity)
-            self._k, self._v = (self._grown(x, more) for x in (self._k, self._v))
-
-    def _grown(self, x: Tensor, room: int) -> Tensor:
-        grown = x.new_empty(*x.shape[:2], room, x.shape[3])
-        grown[:, :, : self.length] = x[:, :, : self.length]
-        return grown
+        rows = self._next_rows(k.shape[1])
+        held_k, held_v = self._held
+        held_k[:, :, rows] = k.transpose(1, 2)
+        held_v[:, :, rows] = v.transpose(1, 2)
+        all_k, all_v = self._filled()
+        return all_k.transpose(1, 2), all_v.transpose(1, 2)
 
     def _check(self, name: str, x: Tensor, held: Tensor) -> None:
         B, H, _, width = held.shape
-        require_tensor(name, x)
-        fits = x.dim() == 4 and (x.shape[0], *x.shape[2:]) == (B, H, width)
-        require(fits, name, list(x.shape), f"[B, T, H, width] = [{B}, T, {H}, {width}]")
+        _require_tokens(name, x, "[B, T, H, width]", B, H, width)
+
+
+class LatentCache(TokenCache):
+    """The latent vector and the shared key channels of every token so far, for one layer.
+
+    They lie side by side, as latent attention reads them: R + S numbers a token for all heads.
+    batch: B sequences, all of one length.
+    rank: R, channels of a latent.
+    shared_width: S, key channels that all heads share; may be 0.
+    capacity: the most tokens it may hold, without limit by default.
+    dtype, device: how and where they are kept.
+    For its limits in training see `TokenCache`.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        rank: int,
+        shared_width: int,
+        *,
+        capacity: int = ANY_LENGTH,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        require_count("batch", batch)
+        require_count("rank", rank)
+        require_count("shared_width", shared_width, least=0)
+        self.rank, self.shared_width = rank, shared_width
+        empty = torch.empty(batch, 0, rank + shared_width, dtype=dtype, device=device)
+        super().__init__(empty, capacity=capacity)
+
+    def append(self, latents: Tensor, shared: Tensor) -> Tensor:
+        """Add T tokens, and return all that are held.
+
+        latents: [B, T, R]; shared: [B, T, S].
+        Returns [B, length, R + S], the latents first, a view in the cache's dtype.
+        Raises ValueError, changing nothing, for a wrong shape or beyond the capacity.
+        """
+        (held,) = self._held
+        _require_tokens("latents", latents, "[B, T, R]", held.shape[0], self.rank)
+        _require_tokens("shared", shared, "[B, T, S]", held.shape[0], self.shared_width)
+        T = latents.shape[1]
+        require(shared.shape[1] == T, "shared", f"{shared.shape[1]} tokens", f"latents' {T}")
+        rows = self._next_rows(T)
+        self._held[0][:, rows] = torch.cat([latents, shared], dim=-1)
+        return self._filled()[0]
+
+
+def _require_tokens(name: str, x: Tensor, axes: str, batch: int, *sizes: int) -> None:
+    """Refuse anything but [B, T, *sizes] of B = batch sequences; `axes` is its name."""
+    require_tensor(name, x)
+    fits = x.dim() == 2 + len(sizes) and (x.shape[0], *x.shape[2:]) == (batch, *sizes)
+    needs = ", ".join(str(size) for size in (batch, "T", *sizes))
+    require(fits, name, list(x.shape), f"{axes} = [{needs}]")
 
 
 class RecurrentState:
@@ -181,8 +249,8 @@ class RecurrentState:
 class Cache:
     """What a whole model remembers: one memory a layer.
 
-    layers: one memory a layer, in order: a `KVCache`, a `RecurrentState`, or a `Cache` of the
-        memories of its parts.
+    layers: one memory a layer, in order: a `KVCache`, a `LatentCache`, a `RecurrentState`,
+        or a `Cache` of the memories of its parts.
     made_for: the configuration of the model, where the model asks for it.
     """
 

@@ -177,8 +177,8 @@ def test_a_step_of_one_memory_is_counted_exactly(config):
         with FlopCounterMode(display=False) as counter:
             model(ids[:, 8:], cache)
     parts = accounting.decode_flops_parts(config, 9)
-    # PyTorch counts matrix products alone; these two are done entry by entry.
-    entries = parts["short convolution"] + parts.get("write", 0)
+    # PyTorch counts matrix products alone; these are done entry by entry.
+    entries = parts["short convolution"] + parts.get("write", 0) + parts.get("fade", 0)
     assert counter.get_total_flops() == accounting.decode_flops(config, 9) - entries
 
 

@@ -15,8 +15,10 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 REPORTS = {  # words of each one's report
     "kernels": ["kda chunked"],
-    "recall": ["mqar", "diary", "softmax", "linear", "delta"],
-    "decoding": ["tokens/s", "softmax", "linear", "delta"],
+    "recall": ["mqar", "diary", *MEMORIES],
+    "decoding": ["tokens/s", *MEMORIES],
+    "moe": ["dense", "experts", "forward+backward"],
+    "mla": ["explicit", "absorbed", "faster"],
 }
 
 
@@ -35,6 +37,13 @@ def results(name):
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
 
 
+def measured(rows):
+    """The memories in a result file; one that is newer than the file has no rows yet."""
+    kinds = {row["memory"] for row in rows}
+    assert {"softmax", "linear", "delta"} <= kinds <= set(MEMORIES)
+    return kinds
+
+
 def test_results_of_recall_are_of_every_memory_under_one_budget():
     found = results("recall")
     budget, rows = found["budget"], found["rows"]
@@ -43,7 +52,7 @@ def test_results_of_recall_are_of_every_memory_under_one_budget():
         ("mqar", "num_facts", budget["num_pairs"]),
         ("diary", "num_updates", budget["num_updates"]),
     ]:
-        for kind in MEMORIES:
+        for kind in measured(rows):
             mine = [r for r in rows if (r["task"], r["memory"]) == (task, kind)]
             expected = [(seed, n) for seed in range(budget["seeds"]) for n in places]
             assert sorted((r["seed"], r[place]) for r in mine) == expected
@@ -63,5 +72,35 @@ def test_results_of_decoding_hold_the_bytes_that_accounting_predicts():
         assert row["bytes"] == expected
         assert row["tokens_per_s"] == pytest.approx(1 / row["median_s"])
     places = {(row["memory"], row["context"]) for row in found["rows"]}
-    assert {kind for kind, _ in places} == set(MEMORIES)
-    assert len(places) == len(found["rows"]) == len(MEMORIES) * len({c for _, c in places})
+    kinds = measured(found["rows"])
+    assert len(places) == len(found["rows"]) == len(kinds) * len({c for _, c in places})
+
+
+def test_results_of_latent_attention_are_of_equal_forms_on_a_cache_of_latents_only():
+    found = results("mla")
+    rows, sizes = found["rows"], found["sizes"]
+    cases = {(row["context"], row["tokens"]) for row in rows}
+    assert (4096, 1) in cases and len(rows) == 2 * len(cases)
+    for context, tokens in cases:
+        mine = [r for r in rows if (r["context"], r["tokens"]) == (context, tokens)]
+        assert [r["form"] for r in mine] == ["explicit", "absorbed"]
+        assert sum(r["chosen"] for r in mine) == 1
+        for row in mine:
+            numbers = context * (sizes["kv_rank"] + sizes["shared_key_width"])
+            assert row["bytes"] == 4 * numbers
+            assert row["difference"] < 1e-5
+            assert 0 < row["least_s"] <= row["median_s"]
+
+
+def test_results_of_moe_are_of_one_amount_of_arithmetic_but_for_the_router():
+    found = results("moe")
+    shape, flops = found["shape"], found["forward_flops"]
+    N, D, F, k = (shape[n] for n in ("tokens", "width", "expert_width", "num_active"))
+    assert flops.pop("dense") == 2 * N * 3 * D * k * F
+    for name, counted in flops.items():
+        num_experts = int(name.split()[0])
+        combined = 2 * N * k * D
+        assert counted == 2 * N * (3 * D * k * F + D * num_experts) + combined
+    cases = {(row["threads"], row["pass"]) for row in found["rows"]}
+    assert len(found["rows"]) == len(cases) * (1 + len(flops))
+    assert "64 experts" in flops

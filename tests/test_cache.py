@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmcourse.cache import Cache, KVCache, RecurrentState
+from llmcourse.cache import Cache, KVCache, LatentCache, RecurrentState
 
 
 def make(batch=2, capacity=50, **options):
@@ -65,7 +65,7 @@ def test_space_taken_never_exceeds_the_capacity():
     cache, (k, v) = make(capacity=5), tokens(1)
     for _ in range(5):
         cache.append(k, v)
-    assert cache._k.shape[2] == 5
+    assert cache._held[0].shape[2] == 5
 
 
 def test_beyond_the_capacity_is_refused_and_changes_nothing():
@@ -150,6 +150,73 @@ def test_a_backward_pass_is_right_or_refused_never_wrong():
     cache.append(*tokens(1))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def latents(T, batch=2, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, T, 6, generator=g), torch.randn(batch, T, 3, generator=g)
+
+
+@given(pieces=st.lists(st.integers(1, 9), min_size=1, max_size=8))
+@settings(max_examples=30, deadline=None)
+def test_any_pieces_of_latents_give_back_the_whole_side_by_side(pieces):
+    total = sum(pieces)
+    c, s = latents(total)
+    cache = LatentCache(2, 6, 3, capacity=total)
+    for piece, more_c, more_s in zip(
+        pieces, c.split(pieces, 1), s.split(pieces, 1), strict=True
+    ):
+        end = cache.length + piece
+        assert torch.equal(cache.append(more_c, more_s), torch.cat([c, s], -1)[:, :end])
+        assert (cache.length, cache.bytes) == (end, 2 * end * (6 + 3) * 4)
+    with pytest.raises(ValueError, match=rf"cache: got {total} \+ 2 tokens, needs at most"):
+        cache.append(*latents(2))
+    assert cache.length == total
+
+
+def test_latents_reorder_and_copy_as_keys_and_values_do():
+    cache, (c, s) = LatentCache(2, 6, 3, dtype=torch.float64), latents(3)
+    cache.append(c, s)
+    twin, index = cache.copy(), torch.tensor([1, 0, 1])
+    twin.reorder(index)
+    more_c, more_s = latents(1, batch=3)
+    held = twin.append(more_c, more_s)
+    expected = torch.cat(
+        [torch.cat([c[index], more_c], 1), torch.cat([s[index], more_s], 1)], 2
+    )
+    assert torch.equal(held, expected.double()) and isinstance(twin, LatentCache)
+    assert (cache.length, twin.length) == (3, 4)
+    assert torch.equal(cache.append(*latents(1, seed=1))[:, :3], torch.cat([c, s], 2).double())
+
+
+@pytest.mark.parametrize(
+    "c_shape, s_shape, message",
+    [
+        ((2, 1, 5), (2, 1, 3), r"latents: got \[2, 1, 5\], needs \[B, T, R\] = \[2, T, 6\]"),
+        ((2, 6), (2, 3), r"latents: got \[2, 6\]"),
+        ((2, 1, 6), (1, 1, 3), r"shared: got \[1, 1, 3\], needs \[B, T, S\] = \[2, T, 3\]"),
+        ((2, 1, 6), (2, 2, 3), "shared: got 2 tokens, needs latents' 1"),
+    ],
+)
+def test_latents_of_a_wrong_shape_are_named_and_change_nothing(c_shape, s_shape, message):
+    cache = LatentCache(2, 6, 3)
+    with pytest.raises(ValueError, match=message):
+        cache.append(torch.zeros(c_shape), torch.zeros(s_shape))
+    assert cache.length == 0
+
+
+def test_latents_need_sizes_but_may_lack_shared_channels():
+    for sizes, message in [
+        ((0, 6, 3), "batch"),
+        ((2, 0, 3), "rank"),
+        ((2, 6, -1), "shared_width"),
+    ]:
+        with pytest.raises(ValueError, match=f"{message}: got"):
+            LatentCache(*sizes)
+    with pytest.raises(ValueError, match="capacity: got 0"):
+        LatentCache(2, 6, 3, capacity=0)
+    cache, (c, _) = LatentCache(2, 6, 0), latents(4)
+    assert torch.equal(cache.append(c, c[..., :0]), c)
 
 
 def test_a_model_cache_is_its_layers():

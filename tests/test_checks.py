@@ -641,7 +641,7 @@ def of_the_package(x):
 
 def test_the_package_is_refused_unless_allowed():
     text = failure(of_the_package, X, expected=normed)
-    assert text.startswith("of_the_package: calls llmcourse.layers.norm, which is not allowed here")
+    assert text.startswith("of_the_package: calls llmcourse.layers.norm, which is not allowed")
     allowed = ["llmcourse.layers", "llmcourse.ops.common"]
     checks.check(of_the_package, X, expected=normed, allow=allowed)
     assert sys.getprofile() is None

@@ -104,7 +104,8 @@ def call(
         error = raised
     it.printed.append(sink.getvalue())
     if profile.seen or watch.seen:
-        fail(it, f"calls {(watch.seen + profile.seen)[0]}, which is not allowed here: do without it")
+        called = (watch.seen + profile.seen)[0]
+        fail(it, f"calls {called}, which is not allowed here: do without it")
     if not kept and not isinstance(error, RecursionError):  # which ends a profile too
         fail(it, "sets another profiler: checks need their own, to see what is called")
     if isinstance(error, NotImplementedError) and not error.args:

@@ -8,7 +8,7 @@ from llmcourse.cache import RecurrentState
 from llmcourse.layers.norm import RMSNorm
 from llmcourse.layers.recurrent import new_state, remember
 from llmcourse.ops import delta
-from llmcourse.ops.common import require
+from llmcourse.ops.common import require_heads
 
 
 class DeltaNet(nn.Module):
@@ -27,7 +27,7 @@ class DeltaNet(nn.Module):
         self, width: int, num_heads: int, *, negative_eigenvalues: bool = False
     ) -> None:
         super().__init__()
-        require(width % num_heads == 0, "num_heads", num_heads, f"a divisor of width = {width}")
+        require_heads(num_heads, width)
         self.num_heads, self.negative_eigenvalues = num_heads, negative_eigenvalues
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.beta = nn.Linear(width, num_heads, bias=False)

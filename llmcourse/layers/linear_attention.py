@@ -1,5 +1,6 @@
 """Linear attention as a layer: softmax's place taken by one page that is added to."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -7,15 +8,16 @@ from llmcourse.cache import RecurrentState
 from llmcourse.layers.norm import RMSNorm
 from llmcourse.layers.recurrent import new_state, remember
 from llmcourse.ops import linear
-from llmcourse.ops.common import require
+from llmcourse.ops.common import require_heads
 
 
 def feature_map(x: Tensor) -> Tensor:
     """phi(x) = elu(x) + 1, always positive (Katharopoulos et al. 2020, equation 7).
 
-    x: any shape. Returns the same shape and dtype.
+    x: any shape. Returns the same shape and dtype. Written out, because elu rounds to -1 where
+    e^x is still a number: below -17 in float32.
     """
-    return F.elu(x) + 1
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 
 class LinearAttention(nn.Module):
@@ -31,7 +33,7 @@ class LinearAttention(nn.Module):
 
     def __init__(self, width: int, num_heads: int, *, normalise: bool = False) -> None:
         super().__init__()
-        require(width % num_heads == 0, "num_heads", num_heads, f"a divisor of width = {width}")
+        require_heads(num_heads, width)
         self.num_heads, self.normalise = num_heads, normalise
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.norm = RMSNorm(width // num_heads)

@@ -8,16 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from llmcourse.cache import Cache, KVCache
+from llmcourse.cache import ANY_LENGTH, Cache, KVCache
 from llmcourse.layers.attention import MultiHeadAttention
 from llmcourse.layers.conv import ShortConvolution
 from llmcourse.layers.delta_net import DeltaNet
+from llmcourse.layers.gated_delta_net import GatedDeltaNet
+from llmcourse.layers.kda import KimiDeltaAttention
 from llmcourse.layers.linear_attention import LinearAttention
 from llmcourse.layers.mlp import MLP
 from llmcourse.layers.norm import RMSNorm
 from llmcourse.ops.common import require, require_count, require_number
-
-ANY_LENGTH = 1 << 30
 
 
 class SoftmaxAttention(MultiHeadAttention):
@@ -31,12 +31,23 @@ class SoftmaxAttention(MultiHeadAttention):
         return KVCache(batch, H, K, K, capacity=ANY_LENGTH, dtype=dtype, device=device)
 
 
+def kimi_delta_attention(width: int, num_heads: int) -> KimiDeltaAttention:
+    """Kimi Linear's layer, low-rank gates of one head's width, without convolutions of its own:
+    the one that the trunk gives every kind takes their place."""
+    K = width // num_heads
+    return KimiDeltaAttention(
+        width, num_heads, K, gate_rank=K, output_gate_rank=K, conv_size=None
+    )
+
+
 # Each kind of memory and its layer, made as `layer(width, num_heads)`. A layer is called as
 # `layer(x [B, T, D], memory)`, and `layer.new_memory(batch)` makes the memory.
 MEMORIES: dict[str, Callable[[int, int], Any]] = {
     "softmax": SoftmaxAttention,
     "linear": LinearAttention,
     "delta": DeltaNet,
+    "gated": GatedDeltaNet,
+    "kda": kimi_delta_attention,
 }
 
 
@@ -109,8 +120,8 @@ class OneMemory(nn.Module):
 
     forward: ids [B, T] int64 -> logits [B, T, vocab_size]; row t scores the token after t.
         With a `cache`, the T tokens continue the ones it holds, and are added to it.
-    Raises ValueError, changing nothing, for ids outside the vocabulary and for a cache that
-    this model did not make.
+    Raises ValueError, changing nothing, for ids outside the vocabulary and for a cache that no
+    model of this configuration made.
     """
 
     def __init__(self, config: OneMemoryConfig) -> None:
@@ -154,5 +165,6 @@ class OneMemory(nn.Module):
             worst = low if low < 0 else high
             require(inside, "ids", f"token {worst}", f"0 to {self.config.vocab_size - 1}")
         if cache is not None:
-            ours = cache.made_for == self.config
-            require(ours, "cache", f"one for {cache.made_for}", f"one for {self.config}")
+            made_for = getattr(cache, "made_for", None)
+            needs = f"one for {self.config}"
+            require(made_for == self.config, "cache", f"one for {made_for}", needs)

@@ -89,7 +89,7 @@ class _UnitLowerInverse(torch.autograd.Function):
             first, second = blocks[..., 0, :, 0, :], blocks[..., 1, :, 1, :]
             corner = lower_blocks(lower, size)
             product = corner if size == 1 else second @ corner @ first
-            torch.neg(product, out=blocks[..., 1, :, 0, :])
+            blocks[..., 1, :, 0, :] = -product
             size *= 2
         ctx.save_for_backward(inverse)
         return inverse

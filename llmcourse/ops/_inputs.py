@@ -45,7 +45,7 @@ def prepare(
 
     A rule without a gate or a write strength gets empty tensors for g and beta. Raises
     ValueError naming the argument, what it got and what it needs. Values (of g and beta) are
-    not looked at while torch.compile traces: reading them would break the graph.
+    not looked at on the meta device, nor while torch.compile traces, whose graph would break.
     """
     optional = {"g": g, "beta": beta, "initial_state": initial_state}
     given = {"q": q, "k": k, "v": v} | {n: x for n, x in optional.items() if x is not None}
@@ -101,7 +101,7 @@ def one_token(
 
 
 def _require_between(name: str, x: Tensor | None, low: float, high: float, needs: str) -> None:
-    if x is None or torch.compiler.is_compiling():
+    if x is None or x.is_meta or torch.compiler.is_compiling():
         return
     least, most = x.detach().aminmax()  # a NaN is in neither range
     got = f"values from {least.item():g} to {most.item():g}"

@@ -21,6 +21,13 @@ def require_count(argument: str, got: object, least: int = 1) -> None:
     require(ok, argument, repr(got), f"a whole number >= {least}")
 
 
+def require_heads(num_heads: object, width: int) -> None:
+    """Refuse anything but a count that divides the width."""
+    require_count("num_heads", num_heads)
+    fits = isinstance(num_heads, int) and width % num_heads == 0
+    require(fits, "num_heads", num_heads, f"a divisor of width = {width}")
+
+
 def require_number(argument: str, got: Any, ok: Callable[[Any], bool], needs: str) -> None:
     """Refuse anything but a number for which `ok`."""
     is_number = isinstance(got, (int, float)) and not isinstance(got, bool)

@@ -223,3 +223,19 @@ def test_rms_norm_computes_in_float32_and_keeps_the_dtype():
     assert norm(x).dtype == torch.bfloat16
     assert torch.equal(norm(x), norm(x.float()).bfloat16())
     assert torch.equal(norm(torch.zeros(2, D)), torch.zeros(2, D))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_feature_map_is_positive_where_elu_rounds_to_minus_one(dtype):
+    x = torch.tensor([-80.0, -40.0, -20.0, 0.0, 3.0], dtype=dtype, requires_grad=True)
+    y = feature_map(x)
+    assert torch.equal(y, torch.where(x > 0, x + 1, x.exp())) and (y > 0).all()
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(slope, torch.where(x > 0, 1.0, x.exp()))
+
+
+@pytest.mark.parametrize("num_heads", [0, -3, 3.0, True, 5])
+@pytest.mark.parametrize("layer", [LinearAttention, DeltaNet])
+def test_heads_that_do_not_divide_the_width_are_refused(layer, num_heads):
+    with pytest.raises(ValueError, match="num_heads: got"):
+        layer(12, num_heads)

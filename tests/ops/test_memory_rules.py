@@ -271,8 +271,15 @@ def test_inputs_are_left_as_they_were(name):
 @pytest.mark.parametrize("name", RULES)
 def test_a_compiled_rule_gives_the_same_results(name):
     x = {n: y for n, y in inputs(name, T=33).items()}
-    compiled = torch.compile(RULES[name].chunked, backend="aot_eager")
+    compiled = torch.compile(RULES[name].chunked, backend="aot_eager", fullgraph=True)
     assert_close(results(compiled, x), results(RULES[name].chunked, x), 1e-12)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_runs_on_the_meta_device(name):
+    x = {n: y.to("meta") for n, y in inputs(name, T=33).items()}
+    o, state = RULES[name].chunked(**x)
+    assert o.is_meta and o.shape == x["v"].shape and state.shape == x["initial_state"].shape
 
 
 @pytest.mark.slow
