@@ -101,6 +101,7 @@ def test_results_of_moe_are_of_one_amount_of_arithmetic_but_for_the_router():
         num_experts = int(name.split()[0])
         combined = 2 * N * k * D
         assert counted == 2 * N * (3 * D * k * F + D * num_experts) + combined
-    cases = {(row["threads"], row["pass"]) for row in found["rows"]}
+    cases = {(row["threads"], row["pass"], row.get("waiting")) for row in found["rows"]}
     assert len(found["rows"]) == len(cases) * (1 + len(flops))
+    assert all(0 < row["least_s"] <= row["median_s"] for row in found["rows"])
     assert "64 experts" in flops
