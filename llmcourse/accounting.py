@@ -13,7 +13,8 @@ every position. Norms, softmax and activations are left out, as usual: a few in 
 from functools import singledispatch
 from typing import Any
 
-from llmcourse.models import GPT2Config, OneMemoryConfig
+from llmcourse.models import GPT2Config, KimiLinearConfig, OneMemoryConfig
+from llmcourse.models.kimi_k3 import KimiK3Config
 from llmcourse.ops.common import require
 
 Parts = dict[str, int]
@@ -45,9 +46,18 @@ def parameters(config: Any) -> int:
     return sum(parameter_parts(config).values())
 
 
+@singledispatch
+def active_parameter_parts(config: Any) -> Parts:
+    """Parameters that take part in one token, by part: all, in a model without experts.
+
+    An input embedding that is not the head too is left out: a token reads one row of it.
+    """
+    return parameter_parts(config)
+
+
 def active_parameters(config: Any) -> int:
-    """Parameters that take part in one token: all of them, in a model without experts."""
-    return parameters(config)
+    """Parameters that take part in one token; everything as in `active_parameter_parts`."""
+    return sum(active_parameter_parts(config).values())
 
 
 def cache_parts(
@@ -178,3 +188,156 @@ def _(config: OneMemoryConfig, context: int) -> Parts:
         "MLP": L * 2 * 2 * D * config.mlp_ratio * D,
         "head": 2 * D * config.vocab_size,
     }
+
+
+@parameter_parts.register
+def _(config: KimiLinearConfig) -> Parts:
+    c, D = config, config.width
+    mla_layers, moe_layers = len(c.mla_layers), c.num_layers - c.num_dense
+    K, inner = c.kda_head_width, c.kda_heads * c.kda_head_width
+    kda = 4 * D * inner + 3 * inner * c.conv_size + D * c.kda_heads  # q, k, v, out; beta
+    kda += 2 * (D * K + K * inner)  # decay and output gate, each in two thin matrices
+    kda += inner + c.kda_heads + K  # dt_bias, A_log; the norm of a head
+    H, R, S = c.mla_heads, c.kv_rank, c.shared_key_width
+    mla = D * H * (c.key_width + S) + D * (R + S) + R  # queries; latents and their norm
+    mla += R * H * (c.key_width + c.value_width) + D * H * c.value_width
+    return {
+        "token embedding": c.vocab_size * D,
+        "KDA": (c.num_layers - mla_layers) * kda,
+        "MLA": mla_layers * mla,
+        "dense MLP": c.num_dense * 3 * D * c.dense_width,
+        "router": moe_layers * c.num_experts * D,
+        "routed experts": moe_layers * c.num_experts * 3 * D * c.expert_width,
+        "shared experts": moe_layers * c.num_shared * 3 * D * c.expert_width,
+        "RMSNorm": (2 * c.num_layers + 1) * D,
+        "head": c.vocab_size * D,
+    }
+
+
+@active_parameter_parts.register
+def _(config: KimiLinearConfig) -> Parts:
+    parts = parameter_parts(config)
+    parts["routed experts"] = parts["routed experts"] // config.num_experts * config.num_active
+    del parts["token embedding"]
+    return parts
+
+
+@cache_numbers.register
+def _(config: KimiLinearConfig, context: int) -> Parts:
+    mla_layers = len(config.mla_layers)
+    kda_layers = config.num_layers - mla_layers
+    inner = config.kda_heads * config.kda_head_width
+    return {
+        "neighbours": kda_layers * 3 * (config.conv_size - 1) * inner,
+        "state": kda_layers * inner * config.kda_head_width,
+        "latents": mla_layers * config.kv_rank * context,
+        "shared keys": mla_layers * config.shared_key_width * context,
+    }
+
+
+@decode_flops_parts.register
+def _(config: KimiLinearConfig, context: int) -> Parts:
+    c, D = config, config.width
+    mla_layers, moe_layers = len(c.mla_layers), c.num_layers - c.num_dense
+    kda_layers = c.num_layers - mla_layers
+    K, inner = c.kda_head_width, c.kda_heads * c.kda_head_width
+    kda = 4 * D * inner + D * c.kda_heads + 2 * (D * K + K * inner)
+    H, R, S, V = c.mla_heads, c.kv_rank, c.shared_key_width, c.value_width
+    mla = D * H * (c.key_width + S) + D * (R + S) + D * H * V
+    mla += R * H * (c.key_width + V)  # folded into the queries and into what is read
+    expert = 3 * D * c.expert_width
+    return {
+        "KDA projections": kda_layers * 2 * kda,
+        "short convolutions": kda_layers * 2 * 3 * c.conv_size * inner,
+        "KDA state": kda_layers * 7 * inner * K,  # fade 1; compare, write and read 2 each
+        "MLA projections": mla_layers * 2 * mla,
+        "MLA scores": mla_layers * 2 * context * H * (R + S),
+        "MLA sums": mla_layers * 2 * context * H * R,
+        "dense MLP": c.num_dense * 2 * 3 * D * c.dense_width,
+        "router": moe_layers * 2 * D * c.num_experts,
+        "routed experts": moe_layers * 2 * c.num_active * (expert + D),  # and sum
+        "shared experts": moe_layers * 2 * c.num_shared * expert,
+        "head": 2 * D * c.vocab_size,
+    }
+
+
+@parameter_parts.register
+def _(config: KimiK3Config) -> Parts:
+    c, D, E = config, config.width, config.num_experts
+    mla_layers, moe_layers = len(c.mla_layers), c.num_layers - c.num_dense
+    K, inner = c.kda_head_width, c.kda_heads * c.kda_head_width
+    kda = 5 * D * inner + 3 * inner * c.conv_size + D * c.kda_heads  # also gate, out; beta
+    kda += D * K + K * inner + inner + c.kda_heads + K  # decay; the norm of a head
+    H, R, Q, S = c.mla_heads, c.kv_rank, c.query_rank, c.shared_key_width
+    mla = D * Q + Q + Q * H * (c.key_width + S)
+    mla += D * (R + S) + R + R * H * (c.key_width + c.value_width)
+    mla += 2 * D * H * c.value_width  # gate and out
+    return {
+        "token embedding": c.vocab_size * D,
+        "KDA": (c.num_layers - mla_layers) * kda,
+        "MLA": mla_layers * mla,
+        "dense MLP": c.num_dense * 3 * D * c.dense_width,
+        "router": moe_layers * E * D,
+        "selection biases": moe_layers * E,  # buffers: no gradient moves them
+        "latent projections": moe_layers * (2 * D + 1) * c.latent_width,  # a norm between
+        "routed experts": moe_layers * E * 3 * c.latent_width * c.expert_width,
+        "shared experts": moe_layers * c.num_shared * 3 * D * c.expert_width,
+        "attention residuals": (2 * c.num_layers + 1) * 2 * D,
+        "RMSNorm": (2 * c.num_layers + 1) * D,
+        "head": c.vocab_size * D,
+    }
+
+
+@active_parameter_parts.register
+def _(config: KimiK3Config) -> Parts:
+    parts = parameter_parts(config)
+    parts["routed experts"] = parts["routed experts"] // config.num_experts * config.num_active
+    del parts["token embedding"]
+    return parts
+
+
+@cache_numbers.register
+def _(config: KimiK3Config, context: int) -> Parts:
+    mla_layers = len(config.mla_layers)
+    kda_layers = config.num_layers - mla_layers
+    inner = config.kda_heads * config.kda_head_width
+    return {
+        "neighbours": kda_layers * 3 * (config.conv_size - 1) * inner,
+        "state": kda_layers * inner * config.kda_head_width,
+        "latents": mla_layers * config.kv_rank * context,
+        "shared keys": mla_layers * config.shared_key_width * context,
+    }
+
+
+@decode_flops_parts.register
+def _(config: KimiK3Config, context: int) -> Parts:
+    c, D = config, config.width
+    mla_layers, moe_layers = len(c.mla_layers), c.num_layers - c.num_dense
+    kda_layers = c.num_layers - mla_layers
+    K, inner = c.kda_head_width, c.kda_heads * c.kda_head_width
+    kda = 5 * D * inner + D * c.kda_heads + D * K + K * inner
+    H, R, Q, S, V = c.mla_heads, c.kv_rank, c.query_rank, c.shared_key_width, c.value_width
+    mla = D * Q + Q * H * (c.key_width + S) + D * (R + S) + 2 * D * H * V
+    mla += R * H * (c.key_width + V)  # folded into the queries and into what is read
+    expert = 3 * c.latent_width * c.expert_width
+    return {
+        "KDA projections": kda_layers * 2 * kda,
+        "short convolutions": kda_layers * 2 * 3 * c.conv_size * inner,
+        "KDA state": kda_layers * 7 * inner * K,  # fade 1; compare, write and read 2 each
+        "MLA projections": mla_layers * 2 * mla,
+        "MLA scores": mla_layers * 2 * context * H * (R + S),
+        "MLA sums": mla_layers * 2 * context * H * R,
+        "dense MLP": c.num_dense * 2 * 3 * D * c.dense_width,
+        "router": moe_layers * 2 * D * c.num_experts,
+        "latent projections": moe_layers * 2 * 2 * D * c.latent_width,
+        "routed experts": moe_layers * 2 * c.num_active * (expert + c.latent_width),  # and sum
+        "shared experts": moe_layers * 2 * c.num_shared * 3 * D * c.expert_width,
+        "attention residuals": 2 * 2 * D * _residual_sources(c),
+        "head": 2 * D * c.vocab_size,
+    }
+
+
+def _residual_sources(config: KimiK3Config) -> int:
+    """Sources that all attention residuals read: closed blocks and the open one each time."""
+    sublayers, size = 2 * config.num_layers, 2 * config.block_size
+    return 1 + sum((i - 1) // size + 2 for i in range(1, sublayers + 1))

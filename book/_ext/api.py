@@ -53,10 +53,13 @@ def inline(text: str) -> list[nodes.Node]:
 
 
 def words(docstring: str | None) -> list[nodes.Node]:
-    """A docstring as paragraphs; a line that begins with a name stays a line."""
+    """A docstring as paragraphs; a line that begins with a name stays a line,
+    and an indented block stays code."""
     found: list[nodes.Node] = []
     for block in re.split(r"\n\s*\n", inspect.cleandoc(docstring or "")):
-        if block.strip():
+        if block.startswith("    "):
+            found.append(nodes.literal_block(block, inspect.cleandoc(block), language="python"))
+        elif block.strip():
             lines = [""]
             for line in block.splitlines():
                 if NAMED.match(line):

@@ -177,23 +177,36 @@ def compare(needed: Mapping[str, Shape], found: Mapping[str, Shape], where: obje
     fail_if(problems, where)
 
 
-def fill(model: nn.Module, read: Callable[[str], Tensor], dtype: torch.dtype | None) -> None:
+def fill(
+    model: nn.Module,
+    read: Callable[[str], Tensor],
+    dtype: torch.dtype | None,
+    *,
+    exact: tuple[str, ...] = (),
+) -> None:
     """Give a model on the meta device its weights, one at a time, so never twice in memory.
 
-    read: parameter name -> tensor.
+    read: name of a parameter or buffer -> tensor.
     dtype: what to convert to; None keeps what is stored, which must then be one dtype.
+    exact: endings of names that are float32 at least, whatever the others are.
     Raises CheckpointError for another dtype than these DTYPES, or for several.
     """
     if dtype not in (None, *DTYPES):
         raise CheckpointError(f"dtype: got {dtype!r}, needs None or one of {DTYPES}")
     stored: dict[torch.dtype, str] = {}
-    for name, _ in list(model.named_parameters()):
+    parameters = {name for name, _ in model.named_parameters()}
+    for name in model.state_dict():
         tensor = read(name)
-        stored.setdefault(tensor.dtype, name)
         if tensor.dtype not in DTYPES:
             raise CheckpointError(f"{name} is stored as {tensor.dtype}, not as one of {DTYPES}")
+        kind = dtype or tensor.dtype
+        if exact and name.endswith(exact):
+            kind = torch.promote_types(kind, torch.float32)
+        else:
+            stored.setdefault(tensor.dtype, name)
         owner, _, leaf = name.rpartition(".")
-        weight = nn.Parameter(tensor.to(dtype or tensor.dtype).contiguous())
+        weight = tensor.to(kind).contiguous()
+        weight = nn.Parameter(weight) if name in parameters else weight
         setattr(model.get_submodule(owner), leaf, weight)
     if dtype is None and len(stored) > 1:
         examples = ", ".join(f"{name} is {kind}" for kind, name in stored.items())

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from docutils import nodes
 from prose import BOOK
 
 sys.path.insert(0, str(BOOK / "_ext"))
@@ -85,8 +86,11 @@ def test_a_docstring_becomes_paragraphs_with_a_line_for_each_argument() -> None:
             more, with `code`.
         y, z: numbers.
         Returns what is left.
+
+            do(x)
         """
     )
+    assert isinstance(found.pop(), nodes.literal_block)
     assert [p.astext() for p in found] == [
         "Do it.",
         "x: [B, T] or more, with code.",
