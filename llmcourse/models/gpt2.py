@@ -14,6 +14,7 @@ from llmcourse.layers.attention import MultiHeadAttention
 from llmcourse.layers.mlp import MLP
 from llmcourse.layers.norm import LayerNorm
 from llmcourse.models import checkpoint
+from llmcourse.models.common import require_ids
 from llmcourse.ops import softmax
 from llmcourse.ops.common import require
 
@@ -191,17 +192,9 @@ class GPT2(nn.Module):
         return maps
 
     def _check(self, ids: Tensor, start: int) -> None:
-        integers = isinstance(ids, Tensor) and ids.dtype == torch.int64
-        require(integers, "ids", getattr(ids, "dtype", type(ids).__name__), "an int64 tensor")
-        shape_fits = ids.dim() == 2 and ids.numel() > 0
-        require(shape_fits, "ids", list(ids.shape), "[B, T] with at least one token")
+        require_ids(ids, self.config.vocab_size)
         end, limit = start + ids.shape[1], self.config.context_length
         require(end <= limit, "ids", f"{end} positions", f"at most the context of {limit}")
-        if not ids.is_meta and not torch.compiler.is_compiling():  # what values are there
-            low, high = (int(x) for x in ids.aminmax())
-            inside = low >= 0 and high < self.config.vocab_size
-            worst = low if low < 0 else high
-            require(inside, "ids", f"token {worst}", f"0 to {self.config.vocab_size - 1}")
 
     @classmethod
     def from_pretrained(

@@ -19,6 +19,7 @@ from llmcourse.layers.mlp import SiTUGLU, situ
 from llmcourse.layers.moe import LatentMoE
 from llmcourse.layers.norm import RMSNorm
 from llmcourse.models import checkpoint, mxfp4
+from llmcourse.models.common import require_ids, require_own_cache
 from llmcourse.ops.common import require, require_count, require_number
 
 
@@ -249,7 +250,8 @@ class KimiK3(nn.Module):
         nn.init.normal_(self.head.weight, std=0.02)  # logits begin near zero
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        self._check(ids, cache)
+        require_ids(ids, self.config.vocab_size)
+        require_own_cache(cache, self.config)
         sublayers = 2 * self.config.block_size
         residuals = ResidualBlocks(self.token_embedding(ids), sublayers)
         for i, layer in enumerate(self.layers):
@@ -261,21 +263,6 @@ class KimiK3(nn.Module):
         layers = [layer for layer in self.layers if isinstance(layer, Layer)]
         memories = [layer.attention.new_memory(batch) for layer in layers]
         return Cache(memories, made_for=self.config)
-
-    def _check(self, ids: Tensor, cache: Cache | None) -> None:
-        integers = isinstance(ids, Tensor) and ids.dtype == torch.int64
-        require(integers, "ids", getattr(ids, "dtype", type(ids).__name__), "an int64 tensor")
-        shape_fits = ids.dim() == 2 and ids.numel() > 0
-        require(shape_fits, "ids", list(ids.shape), "[B, T] with at least one token")
-        if not ids.is_meta and not torch.compiler.is_compiling():  # what values are there
-            low, high = (int(x) for x in ids.aminmax())
-            inside = low >= 0 and high < self.config.vocab_size
-            worst = low if low < 0 else high
-            require(inside, "ids", f"token {worst}", f"0 to {self.config.vocab_size - 1}")
-        if cache is not None:
-            made_for = getattr(cache, "made_for", None)
-            needs = f"one for {self.config}"
-            require(made_for == self.config, "cache", f"one for {made_for}", needs)
 
     @classmethod
     def from_pretrained(

@@ -19,6 +19,7 @@ from llmcourse.layers.mlp import SwiGLU
 from llmcourse.layers.moe import MixtureOfExperts
 from llmcourse.layers.norm import RMSNorm
 from llmcourse.models import checkpoint
+from llmcourse.models.common import require_ids, require_own_cache
 from llmcourse.ops.common import require, require_count, require_number
 
 MAY_BE_0 = ("num_shared", "num_dense", "shared_key_width")
@@ -232,7 +233,8 @@ class KimiLinear(nn.Module):
             nn.init.normal_(matrix.weight, std=0.02)  # logits begin near zero
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        self._check(ids, cache)
+        require_ids(ids, self.config.vocab_size)
+        require_own_cache(cache, self.config)
         x = self.token_embedding(ids)
         for i, block in enumerate(self.blocks):
             x = block(x, None if cache is None else cache[i])
@@ -242,21 +244,6 @@ class KimiLinear(nn.Module):
         """An empty memory for `batch` sequences of any length."""
         mixers = [block.mixer for block in self.blocks if isinstance(block, Block)]
         return Cache([mixer.new_memory(batch) for mixer in mixers], made_for=self.config)
-
-    def _check(self, ids: Tensor, cache: Cache | None) -> None:
-        integers = isinstance(ids, Tensor) and ids.dtype == torch.int64
-        require(integers, "ids", getattr(ids, "dtype", type(ids).__name__), "an int64 tensor")
-        shape_fits = ids.dim() == 2 and ids.numel() > 0
-        require(shape_fits, "ids", list(ids.shape), "[B, T] with at least one token")
-        if not ids.is_meta and not torch.compiler.is_compiling():  # what values are there
-            low, high = (int(x) for x in ids.aminmax())
-            inside = low >= 0 and high < self.config.vocab_size
-            worst = low if low < 0 else high
-            require(inside, "ids", f"token {worst}", f"0 to {self.config.vocab_size - 1}")
-        if cache is not None:
-            made_for = getattr(cache, "made_for", None)
-            needs = f"one for {self.config}"
-            require(made_for == self.config, "cache", f"one for {made_for}", needs)
 
     @classmethod
     def from_pretrained(
