@@ -29,7 +29,7 @@ book: $(VENV)/.book ## execute every chapter and build the site into _build/html
 	@echo
 	@echo "The book is built. Open it in a browser: file://$(CURDIR)/$(SITE)/index.html"
 
-test: $(VENV)/.everything book ## every test: package, notebooks, exercises, grading, site (12 minutes)
+test: $(VENV)/.everything book ## every test: package, notebooks, exercises, grading, site (15 minutes)
 	@$(BIN)/python tests/missing.py
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q \
 	  --nbval-lax --nbval-current-env --nbval-cell-timeout 300 tests book

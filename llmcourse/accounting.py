@@ -214,53 +214,6 @@ def _(config: KimiLinearConfig) -> Parts:
     }
 
 
-@active_parameter_parts.register
-def _(config: KimiLinearConfig) -> Parts:
-    parts = parameter_parts(config)
-    parts["routed experts"] = parts["routed experts"] // config.num_experts * config.num_active
-    del parts["token embedding"]
-    return parts
-
-
-@cache_numbers.register
-def _(config: KimiLinearConfig, context: int) -> Parts:
-    mla_layers = len(config.mla_layers)
-    kda_layers = config.num_layers - mla_layers
-    inner = config.kda_heads * config.kda_head_width
-    return {
-        "neighbours": kda_layers * 3 * (config.conv_size - 1) * inner,
-        "state": kda_layers * inner * config.kda_head_width,
-        "latents": mla_layers * config.kv_rank * context,
-        "shared keys": mla_layers * config.shared_key_width * context,
-    }
-
-
-@decode_flops_parts.register
-def _(config: KimiLinearConfig, context: int) -> Parts:
-    c, D = config, config.width
-    mla_layers, moe_layers = len(c.mla_layers), c.num_layers - c.num_dense
-    kda_layers = c.num_layers - mla_layers
-    K, inner = c.kda_head_width, c.kda_heads * c.kda_head_width
-    kda = 4 * D * inner + D * c.kda_heads + 2 * (D * K + K * inner)
-    H, R, S, V = c.mla_heads, c.kv_rank, c.shared_key_width, c.value_width
-    mla = D * H * (c.key_width + S) + D * (R + S) + D * H * V
-    mla += R * H * (c.key_width + V)  # folded into the queries and into what is read
-    expert = 3 * D * c.expert_width
-    return {
-        "KDA projections": kda_layers * 2 * kda,
-        "short convolutions": kda_layers * 2 * 3 * c.conv_size * inner,
-        "KDA state": kda_layers * 7 * inner * K,  # fade 1; compare, write and read 2 each
-        "MLA projections": mla_layers * 2 * mla,
-        "MLA scores": mla_layers * 2 * context * H * (R + S),
-        "MLA sums": mla_layers * 2 * context * H * R,
-        "dense MLP": c.num_dense * 2 * 3 * D * c.dense_width,
-        "router": moe_layers * 2 * D * c.num_experts,
-        "routed experts": moe_layers * 2 * c.num_active * (expert + D),  # and sum
-        "shared experts": moe_layers * 2 * c.num_shared * expert,
-        "head": 2 * D * c.vocab_size,
-    }
-
-
 @parameter_parts.register
 def _(config: KimiK3Config) -> Parts:
     c, D, E = config, config.width, config.num_experts
@@ -289,7 +242,7 @@ def _(config: KimiK3Config) -> Parts:
 
 
 @active_parameter_parts.register
-def _(config: KimiK3Config) -> Parts:
+def _(config: KimiLinearConfig | KimiK3Config) -> Parts:
     parts = parameter_parts(config)
     parts["routed experts"] = parts["routed experts"] // config.num_experts * config.num_active
     del parts["token embedding"]
@@ -297,7 +250,7 @@ def _(config: KimiK3Config) -> Parts:
 
 
 @cache_numbers.register
-def _(config: KimiK3Config, context: int) -> Parts:
+def _(config: KimiLinearConfig | KimiK3Config, context: int) -> Parts:
     mla_layers = len(config.mla_layers)
     kda_layers = config.num_layers - mla_layers
     inner = config.kda_heads * config.kda_head_width
@@ -310,16 +263,42 @@ def _(config: KimiK3Config, context: int) -> Parts:
 
 
 @decode_flops_parts.register
-def _(config: KimiK3Config, context: int) -> Parts:
+def _(config: KimiLinearConfig, context: int) -> Parts:
     c, D = config, config.width
-    mla_layers, moe_layers = len(c.mla_layers), c.num_layers - c.num_dense
-    kda_layers = c.num_layers - mla_layers
+    K, inner = c.kda_head_width, c.kda_heads * c.kda_head_width
+    kda = 4 * D * inner + D * c.kda_heads + 2 * (D * K + K * inner)
+    queries = D * c.mla_heads * (c.key_width + c.shared_key_width)
+    return _kimi_flops(c, context, kda, queries + D * c.mla_heads * c.value_width, D)
+
+
+@decode_flops_parts.register
+def _(config: KimiK3Config, context: int) -> Parts:
+    c, D, Q = config, config.width, config.query_rank
     K, inner = c.kda_head_width, c.kda_heads * c.kda_head_width
     kda = 5 * D * inner + D * c.kda_heads + D * K + K * inner
-    H, R, Q, S, V = c.mla_heads, c.kv_rank, c.query_rank, c.shared_key_width, c.value_width
-    mla = D * Q + Q * H * (c.key_width + S) + D * (R + S) + 2 * D * H * V
-    mla += R * H * (c.key_width + V)  # folded into the queries and into what is read
-    expert = 3 * c.latent_width * c.expert_width
+    queries = D * Q + Q * c.mla_heads * (c.key_width + c.shared_key_width)
+    mla = queries + 2 * D * c.mla_heads * c.value_width  # gate and out
+    moe_layers = c.num_layers - c.num_dense
+    return _kimi_flops(c, context, kda, mla, c.latent_width) | {
+        "latent projections": moe_layers * 2 * 2 * D * c.latent_width,
+        "attention residuals": 2 * 2 * D * _residual_sources(c),
+    }
+
+
+def _kimi_flops(
+    c: KimiLinearConfig | KimiK3Config, context: int, kda: int, mla: int, expert_input: int
+) -> Parts:
+    """What both Kimi models do for one token.
+
+    kda, mla: multiply-adds of a layer's own matrices; for MLA without those of the latents.
+    expert_input: channels that a routed expert reads and returns.
+    """
+    D, mla_layers, moe_layers = c.width, len(c.mla_layers), c.num_layers - c.num_dense
+    kda_layers, K = c.num_layers - mla_layers, c.kda_head_width
+    inner, H, R, S = c.kda_heads * K, c.mla_heads, c.kv_rank, c.shared_key_width
+    mla += D * (R + S)
+    mla += R * H * (c.key_width + c.value_width)  # into the queries and into what is read
+    expert = 3 * expert_input * c.expert_width
     return {
         "KDA projections": kda_layers * 2 * kda,
         "short convolutions": kda_layers * 2 * 3 * c.conv_size * inner,
@@ -329,10 +308,8 @@ def _(config: KimiK3Config, context: int) -> Parts:
         "MLA sums": mla_layers * 2 * context * H * R,
         "dense MLP": c.num_dense * 2 * 3 * D * c.dense_width,
         "router": moe_layers * 2 * D * c.num_experts,
-        "latent projections": moe_layers * 2 * 2 * D * c.latent_width,
-        "routed experts": moe_layers * 2 * c.num_active * (expert + c.latent_width),  # and sum
+        "routed experts": moe_layers * 2 * c.num_active * (expert + expert_input),  # and sum
         "shared experts": moe_layers * 2 * c.num_shared * 3 * D * c.expert_width,
-        "attention residuals": 2 * 2 * D * _residual_sources(c),
         "head": 2 * D * c.vocab_size,
     }
 

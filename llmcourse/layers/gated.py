@@ -106,9 +106,42 @@ def unit(x: Tensor, eps: float = 1e-6) -> Tensor:
     return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + eps)
 
 
-def new_parts(like: Tensor, shapes: Sequence[Sequence[int]]) -> Cache:
-    """Empty states of these shapes, held as one memory, beside a layer's weight `like`."""
-    return Cache([new_state(like, *shape) for shape in shapes])
+class GatedMemory(nn.Module):
+    """What both layers with a gated delta rule remember, and how they make q, k, v and beta.
+
+    A subclass sets the sizes, `q`, `k`, `v` (each a `HeadProjection`), `beta` and `out`.
+    """
+
+    num_heads: int
+    key_width: int
+    value_width: int
+    conv_size: int | None
+    q: HeadProjection
+    k: HeadProjection
+    v: HeadProjection
+    beta: nn.Linear
+    out: nn.Linear
+
+    def write_and_read(
+        self, x: Tensor, windows: Sequence[RecurrentState | None]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q and k [B, T, H, K], of unit length but for q's scale; v [B, T, H, V]; beta."""
+        q, k, v = (f(x, w) for f, w in zip((self.q, self.k, self.v), windows, strict=True))
+        return self.key_width**-0.5 * unit(q), unit(k), v, torch.sigmoid(self.beta(x))
+
+    def memory_shapes(self, batch: int) -> list[list[int]]:
+        """Of the windows of q, k and v, if there are convolutions, and of the page."""
+        H, K, V = self.num_heads, self.key_width, self.value_width
+        page = [batch, H, K, V]
+        if self.conv_size is None:
+            return [page]
+        return [*([batch, self.conv_size - 1, H * width] for width in (K, K, V)), page]
+
+    def new_memory(self, batch: int = 1) -> Cache:
+        """The empty memory of `batch` sequences: its parts have `memory_shapes`."""
+        return Cache(
+            [new_state(self.out.weight, *shape) for shape in self.memory_shapes(batch)]
+        )
 
 
 def parts_of(memory: Cache | None, shapes: Sequence[list[int]]) -> list[RecurrentState | None]:

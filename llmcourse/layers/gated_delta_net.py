@@ -1,18 +1,17 @@
 """Gated DeltaNet as a layer: the page fades by a learned rate, then the delta rule writes."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llmcourse.cache import Cache, RecurrentState
-from llmcourse.layers.gated import DecayGate, HeadProjection, new_parts, parts_of, unit
+from llmcourse.layers.gated import DecayGate, GatedMemory, HeadProjection, parts_of
 from llmcourse.layers.norm import RMSNorm
 from llmcourse.layers.recurrent import remember
 from llmcourse.ops import gated_delta
-from llmcourse.ops.common import require, require_count
+from llmcourse.ops.common import require_count, require_heads
 
 
-class GatedDeltaNet(nn.Module):
+class GatedDeltaNet(GatedMemory):
     """The gated delta rule with H heads (Yang et al. 2024, arXiv:2412.06464, section 3.4).
 
     q, k = unit(SiLU(conv(W x))), q divided by sqrt(K), v = SiLU(conv(W x));
@@ -40,8 +39,7 @@ class GatedDeltaNet(nn.Module):
     ) -> None:
         super().__init__()
         if key_width is None or value_width is None:
-            needs = f"a divisor of width = {width}"
-            require(width % num_heads == 0, "num_heads", num_heads, needs)
+            require_heads(num_heads, width)
         H, K = num_heads, width // num_heads if key_width is None else key_width
         V = width // num_heads if value_width is None else value_width
         for name, size in {"num_heads": H, "key_width": K, "value_width": V}.items():
@@ -68,19 +66,5 @@ class GatedDeltaNet(nn.Module):
         self, x: Tensor, windows: list[RecurrentState | None] | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """What the rule takes, of x [B, T, D]: q, k [B, T, H, K], v, g and beta [B, T, H]."""
-        before = windows or [None] * 3
-        q, k, v = (f(x, w) for f, w in zip((self.q, self.k, self.v), before, strict=True))
-        g, beta = self.decay(x).squeeze(-1), torch.sigmoid(self.beta(x))
-        return self.key_width**-0.5 * unit(q), unit(k), v, g, beta
-
-    def memory_shapes(self, batch: int) -> list[list[int]]:
-        """Of the windows of q, k and v, if there are convolutions, and of the page."""
-        H, K, V = self.num_heads, self.key_width, self.value_width
-        page = [batch, H, K, V]
-        if self.conv_size is None:
-            return [page]
-        return [*([batch, self.conv_size - 1, H * width] for width in (K, K, V)), page]
-
-    def new_memory(self, batch: int = 1) -> Cache:
-        """The empty memory of `batch` sequences: its parts have `memory_shapes`."""
-        return new_parts(self.out.weight, self.memory_shapes(batch))
+        q, k, v, beta = self.write_and_read(x, windows or [None] * 3)
+        return q, k, v, self.decay(x).squeeze(-1), beta

@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from llmcourse.cache import Cache, RecurrentState
 from llmcourse.layers.gated import (
     DecayGate,
+    GatedMemory,
     HeadProjection,
     low_rank,
-    new_parts,
     parts_of,
-    unit,
 )
 from llmcourse.layers.norm import RMSNorm
 from llmcourse.layers.recurrent import remember
@@ -22,7 +21,7 @@ from llmcourse.ops.common import require, require_count
 GATES = ("softplus", "bounded")
 
 
-class KimiDeltaAttention(nn.Module):
+class KimiDeltaAttention(GatedMemory):
     """KDA with H heads (Kimi Team 2025, arXiv:2510.26692; for K3 2026, arXiv:2607.24653).
 
     q, k = unit(SiLU(conv(W x))), q divided by sqrt(K), v = SiLU(conv(W x));
@@ -62,7 +61,8 @@ class KimiDeltaAttention(nn.Module):
             require_count(name, size)
         require(gate in GATES, "gate", repr(gate), f"one of {GATES}")
         H, K, inner = num_heads, head_width, num_heads * head_width
-        self.num_heads, self.head_width, self.conv_size = H, K, conv_size
+        self.num_heads, self.key_width, self.value_width = H, K, K
+        self.conv_size = conv_size
         self.q, self.k, self.v = (HeadProjection(width, H, K, conv_size) for _ in range(3))
         self.beta = nn.Linear(width, H, bias=False)
         bound = lower_bound if gate == "bounded" else None
@@ -87,17 +87,5 @@ class KimiDeltaAttention(nn.Module):
         self, x: Tensor, windows: list[RecurrentState | None] | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """What the rule takes, of x [B, T, D]: q, k, v, g [B, T, H, K] and beta [B, T, H]."""
-        before = windows or [None] * 3
-        q, k, v = (f(x, w) for f, w in zip((self.q, self.k, self.v), before, strict=True))
-        g, beta = self.decay(x), torch.sigmoid(self.beta(x))
-        return self.head_width**-0.5 * unit(q), unit(k), v, g, beta
-
-    def memory_shapes(self, batch: int) -> list[list[int]]:
-        """Of the windows of q, k and v, if there are convolutions, and of the page."""
-        H, K = self.num_heads, self.head_width
-        windows = 0 if self.conv_size is None else 3
-        return [[batch, (self.conv_size or 1) - 1, H * K]] * windows + [[batch, H, K, K]]
-
-    def new_memory(self, batch: int = 1) -> Cache:
-        """The empty memory of `batch` sequences: its parts have `memory_shapes`."""
-        return new_parts(self.out.weight, self.memory_shapes(batch))
+        q, k, v, beta = self.write_and_read(x, windows or [None] * 3)
+        return q, k, v, self.decay(x), beta
