@@ -314,6 +314,48 @@ def report(result: dict[str, Any]) -> None:
         print(f"{r['form']:34}{r['pass']:18} log time / log T, from 1,024: {r['slope']:.2f}")
 
 
+BEGIN, END = "<!-- from kernels.json -->", "<!-- end -->"
+
+
+def standing(result: dict[str, Any]) -> str:
+    """The table of kernels.md: ratios to each peer and to the floor, memory, slopes."""
+    lines = ["| kda chunked | forward | forward+backward |", "| --- | --- | --- |"]
+    floor = {r["pass"]: r["products_s"] for r in result["floors"] if r["form"] == "kda chunked"}
+    for case in ("headline", "headline_kept_memory"):
+        rows = {(r["form"], r["pass"]): r for r in result[case]}
+        ours = {way: rows["kda chunked", way] for way in PASSES}
+        for form in ("transformers kda chunked", "transformers kda recurrent"):
+            ratios = [rows[form, way]["median_s"] / ours[way]["median_s"] for way in PASSES]
+            kept = ", freed memory kept" if case != "headline" else ""
+            lines.append(
+                f"| times as fast as {form}{kept} | {ratios[0]:.1f} | {ratios[1]:.1f} |"
+            )
+        if case == "headline":
+            theirs = [rows["transformers kda chunked", way] for way in PASSES]
+            for label, key in (("page faults", "page_faults"), ("bytes held", "peak_bytes")):
+                cells = [
+                    f"{t[key]:,} : {o[key]:,}"
+                    for t, o in zip(theirs, ours.values(), strict=True)
+                ]
+                lines.append(f"| {label}, its chunked form : ours | {cells[0]} | {cells[1]} |")
+            cells = [f"{ours[way]['median_s'] / floor[way]:.1f}" for way in PASSES]
+            lines.append(
+                f"| times its products at the rate of a large one | {' | '.join(cells)} |"
+            )
+    for name in dict.fromkeys(r["form"] for r in result["slopes"]):
+        slopes = [f"{r['slope']:.2f}" for r in result["slopes"] if r["form"] == name]
+        lines.append(f"| log time / log T, {name} | {' | '.join(slopes)} |")
+    return "\n".join(lines)
+
+
+def write_standing(result: dict[str, Any]) -> None:
+    """Put the table into kernels.md, between its two marks."""
+    page = Path(__file__).with_suffix(".md")
+    text = page.read_text(encoding="utf-8")
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    page.write_text(f"{before}{BEGIN}\n\n{standing(result)}\n\n{END}{after}", encoding="utf-8")
+
+
 def draw(result: dict[str, Any]) -> None:
     """Plots of time and memory against length, ours and peers: results/kernels_*.svg."""
     kinds = {"linear": "linear", "delta": "delta", "gated_delta": "gated", "kda": "kda"}
@@ -361,6 +403,7 @@ def main() -> None:
     report(result)
     if not options.quick:
         draw(result)
+        write_standing(result)
         (RESULTS / "kernels.json").write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -105,3 +105,14 @@ def test_results_of_moe_are_of_one_amount_of_arithmetic_but_for_the_router():
     assert len(found["rows"]) == len(cases) * (1 + len(flops))
     assert all(0 < row["least_s"] <= row["median_s"] for row in found["rows"])
     assert "64 experts" in flops
+
+
+def test_the_table_of_the_kernels_is_that_of_their_results():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import kernels
+    finally:
+        sys.path.pop(0)
+    page = (ROOT / "benchmarks" / "kernels.md").read_text(encoding="utf-8")
+    table = page.partition(kernels.BEGIN)[2].partition(kernels.END)[0].strip()
+    assert table == kernels.standing(results("kernels"))

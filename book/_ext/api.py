@@ -53,8 +53,7 @@ def inline(text: str) -> list[nodes.Node]:
 
 
 def words(docstring: str | None) -> list[nodes.Node]:
-    """A docstring as paragraphs; a line that begins with a name stays a line,
-    and an indented block stays code."""
+    """A docstring as paragraphs; a line that begins with a name stays one, code stays code."""
     found: list[nodes.Node] = []
     for block in re.split(r"\n\s*\n", inspect.cleandoc(docstring or "")):
         if block.startswith("    "):
