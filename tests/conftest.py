@@ -1,10 +1,13 @@
-"""A small course folder with one assignment, for tests of releasing, grading and the lab."""
+"""A small course folder for tests of releasing, grading and the lab; and a browser."""
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from missing import CHROMIUM
 
 ROOT = Path(__file__).parents[1]
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -106,3 +109,30 @@ def released(course):
     source = zoo.read_notebook(course / "solutions" / "04_sample" / "sample.ipynb")
     save(course / "exercises" / "04_sample" / "sample.ipynb", zoo.released(source)["cells"])
     return course
+
+
+QUIET = [
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    """One Chromium for a module; a longer life would leave its event loop to other modules."""
+    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if program is None:
+        pytest.skip("no Chromium (Debian: apt install chromium): no page is looked at")
+    from playwright.sync_api import sync_playwright
+
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=program, args=[*QUIET, *(["--no-sandbox"] if root else [])]
+        )
+        yield chromium
+        chromium.close()

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 
 import numpy as np
@@ -336,18 +335,6 @@ def test_a_films_name_is_never_taken_for_a_blank_of_its_script(shown, name):
 def test_a_first_frame_that_is_not_there_is_refused(shown):
     with pytest.raises(ValueError, match="first is 9"):
         player(first=9)
-
-
-@pytest.fixture
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("needs Chromium (Debian: apt-get install chromium)")
-    with sync_api.sync_playwright() as p:
-        chromium = p.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.mark.browser

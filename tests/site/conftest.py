@@ -1,27 +1,16 @@
-"""The built site on a small local server, and one Chromium that looks at it."""
+"""The built site on a small local server, for the browser to look at."""
 
 import functools
 import http.server
-import os
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from missing import CHROMIUM
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 from visits import ROOT, Visit, open_page, pages
 
 SITE = ROOT / "_build" / "html"
-QUIET = [
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-sync",
-    "--no-first-run",
-]
 
 
 @pytest.fixture(scope="session")
@@ -45,21 +34,6 @@ def address(site: Path) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """One Chromium for all tests of a worker."""
-    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if program is None:
-        pytest.skip("no Chromium (Debian: apt install chromium): the site is not looked at")
-    root = hasattr(os, "geteuid") and os.geteuid() == 0
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=program, args=[*QUIET, *(["--no-sandbox"] if root else [])]
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module", params=pages())
