@@ -1,6 +1,7 @@
 """Calling a learner's function: nothing it prints, raises or borrows goes unnoticed."""
 
 import contextlib
+import contextvars
 import io
 import linecache
 import logging
@@ -10,7 +11,7 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NoReturn
@@ -23,6 +24,19 @@ from llmcourse.checks.report import LONGEST, Check, fail, is_known, of_class
 PACKAGE = Path(__file__).resolve().parents[1]
 TORCH = f"{Path(torch.__file__).resolve().parent}{os.sep}"
 OURS = ("llmcourse.checks", "llmcourse.grading")  # these run on our behalf
+
+
+@dataclass
+class Seen:
+    """What a call may not do, and what it did of that."""
+
+    forbid: tuple[str, ...]
+    allow: tuple[str, ...]
+    names: list[str] = field(default_factory=list)
+    kept: bool = True  # the profile, to the end
+
+
+_seen: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("seen", default=None)
 
 
 class _Watch(TorchFunctionMode):
@@ -92,10 +106,10 @@ def call(
 
     Fails also where the learner's code calls what is refused, or is not written yet.
     """
-    sink, watch, profile = io.StringIO(), _Watch(it.forbid), _Profile(it.allow, it.forbid)
+    sink, seen = io.StringIO(), Seen(it.forbid, it.allow)
     error = value = None
     try:
-        with _quiet(sink), _as_it_was(), _on_watch(watch), _profiled(profile) as kept:
+        with watching(seen, sink):
             value = it.function(*args)
             value = then(value) if then else value
     except KeyboardInterrupt:
@@ -103,10 +117,9 @@ def call(
     except BaseException as raised:  # also SystemExit: `exit()` in an answer ends no kernel
         error = raised
     it.printed.append(sink.getvalue())
-    if profile.seen or watch.seen:
-        called = (watch.seen + profile.seen)[0]
-        fail(it, f"calls {called}, which is not allowed here: do without it")
-    if not kept and not isinstance(error, RecursionError):  # which ends a profile too
+    if seen.names:
+        fail(it, f"calls {seen.names[0]}, which is not allowed here: do without it")
+    if not seen.kept and not isinstance(error, RecursionError):  # which ends a profile too
         fail(it, "sets another profiler: checks need their own, to see what is called")
     if isinstance(error, NotImplementedError) and not error.args:
         fail(it, _unwritten(it, error))
@@ -115,6 +128,25 @@ def call(
     if error is not None:
         raise error
     return value
+
+
+@contextlib.contextmanager
+def watching(seen: Seen, sink: io.StringIO) -> Iterator[None]:
+    """Run a learner's function: what it prints goes to `sink`, what it may not call to `seen`."""
+    watch, profile, kept = _Watch(seen.forbid), _Profile(seen.allow, seen.forbid), [True]
+    token = _seen.set(seen)
+    try:
+        with _quiet(sink), _as_it_was(), _on_watch(watch), _profiled(profile) as kept:
+            yield
+    finally:
+        _seen.reset(token)
+        seen.names = watch.seen + profile.seen + seen.names
+        seen.kept = seen.kept and bool(kept)
+
+
+def watched() -> Seen | None:
+    """What the call that is under way may not do; a stand-in hands it on, and adds to it."""
+    return _seen.get()
 
 
 @contextlib.contextmanager
@@ -157,8 +189,8 @@ def _as_it_was() -> Iterator[None]:
 
 def fail_with(it: Check, error: BaseException, what: str) -> NoReturn:
     """The learner's exception: its class, its text, and the line of theirs it came from."""
-    text = _text(error)
-    lines = [_missing(error) or text[:LONGEST]]
+    text = said(error)
+    lines = [text[:LONGEST]]
     own, where = _own_frame(it, error), "in your line"
     if own is None:
         own, where = _own_frame(it, error, of_test=True), "in the line"
@@ -172,9 +204,10 @@ def fail_with(it: Check, error: BaseException, what: str) -> NoReturn:
     fail(it, f"{what} {of_class(type(error))}", hint=hint, shown="\n".join(lines))
 
 
-def _text(error: BaseException) -> str:
+def said(error: BaseException) -> str:
+    """An exception's text, or what a class of the learner's lacks."""
     try:
-        return str(error)
+        return _missing(error) or str(error)
     except Exception:  # of the learner's own class
         return ""
 
@@ -197,32 +230,42 @@ def _unwritten(it: Check, error: BaseException) -> str:
     """Which of the learner's functions still waits: this one, or one that it calls."""
     still = "not written yet: it still raises NotImplementedError"
     own = _own_frame(it, error) or _own_frame(it, error, of_test=True)
-    if own is None or own.code is getattr(it.function, "__code__", own.code):
+    asked = getattr(it.function, "__code__", None)
+    own_name = getattr(it.function, "__name__", "")
+    if own is None or asked is None or own.code is asked or own.name == own_name:
         return f"is {still}"
-    name = own.code.co_qualname.rpartition("<locals>.")[2]
     if it.of_test:
-        return f"{name} is {still}"
-    return f"calls {name}, which is {still}"
+        return f"{own.name} is {still}"
+    return f"calls {own.name}, which is {still}"
 
 
 @dataclass(frozen=True)
-class _Frame:
-    """A place in a learner's code."""
+class Frame:
+    """A place in a learner's code: of which function, on which line; `code` if it is here."""
 
-    code: CodeType
+    name: str
     line: str
+    code: CodeType | None = None
 
 
-def _own_frame(it: Check, error: BaseException, *, of_test: bool = False) -> _Frame | None:
-    """The innermost frame of neither this package, an installed one, nor the test itself."""
+def _own_frame(it: Check, error: BaseException, *, of_test: bool = False) -> Frame | None:
+    """The innermost of the learner's own frames; a stand-in's error brings it along."""
+    told = getattr(error, "frame", None)
+    if isinstance(told, Frame):
+        return told
+    return own_frame(error, skip=it.file if it.of_test and not of_test else None)
+
+
+def own_frame(error: BaseException, skip: str | None = None) -> Frame | None:
+    """The innermost frame of neither this package, an installed one, nor the file `skip`."""
     paths = sysconfig.get_paths()
     foreign = (str(PACKAGE), paths["stdlib"], paths["purelib"], paths["platlib"], "<frozen")
     frames = list(traceback.walk_tb(error.__traceback__))
     for frame, line in reversed(frames):
         code = frame.f_code
-        ours = it.of_test and code.co_filename == it.file and not of_test
-        if not code.co_filename.startswith(foreign) and not ours:
-            return _Frame(code, linecache.getline(code.co_filename, line).strip())
+        if code.co_filename != skip and not code.co_filename.startswith(foreign):
+            name = code.co_qualname.rpartition("<locals>.")[2]
+            return Frame(name, linecache.getline(code.co_filename, line).strip(), code)
     return None
 
 

@@ -8,7 +8,13 @@ from torch import Tensor, nn
 from llmcourse.cache import LatentCache
 from llmcourse.layers.norm import RMSNorm
 from llmcourse.ops import softmax
-from llmcourse.ops.common import compute_dtype, require, require_count, require_number
+from llmcourse.ops.common import (
+    compute_dtype,
+    require,
+    require_count,
+    require_number,
+    without_autocast,
+)
 
 # Our names of the parts, and those in the public checkpoints of DeepSeek and Kimi.
 PUBLIC_NAMES = {
@@ -152,8 +158,12 @@ class MultiHeadLatentAttention(nn.Module):
         W_uk, W_uv = self.latent_up.weight.unflatten(0, (self.num_heads, -1)).split([K, V], 1)
         own, shared = q.split([K, S], dim=-1)
         q = torch.cat([torch.einsum("bthk,hkr->bthr", own, W_uk), shared], dim=-1)
-        keys = page.unsqueeze(2)  # [B, Tk, 1, R + S]
-        o = softmax.parallel(q, keys, keys[..., : self.rank], scale=(K + S) ** -0.5)
+        scale = (K + S) ** -0.5
+        if q.shape[1] == 1:
+            o = read_once(scale * q, page, self.rank)
+        else:
+            keys = page.unsqueeze(2)  # [B, Tk, 1, R + S]
+            o = softmax.parallel(q, keys, keys[..., : self.rank], scale=scale)
         return torch.einsum("bthr,hvr->bthv", o, W_uv)
 
     def absorbed_is_cheaper(self, num_queries: int, num_keys: int) -> bool:
@@ -173,6 +183,21 @@ class MultiHeadLatentAttention(nn.Module):
         weight = self.latent_down.weight
         S = self.widths[1]
         return LatentCache(batch, self.rank, S, dtype=weight.dtype, device=weight.device)
+
+
+def read_once(q: Tensor, page: Tensor, rank: int) -> Tensor:
+    """What the heads of one token read from a page of latents: attention without a mask.
+
+    The same as `softmax.parallel` where the last token is the only query, and faster after a
+    long context: with the page as the first factor it is read in the order in which it lies.
+    q: [B, 1, H, R + S], scaled; page: [B, Tk, R + S]; rank: R. Returns [B, 1, H, R].
+    """
+    dtype = compute_dtype(q)
+    with without_autocast(q):
+        page = page.to(dtype)
+        scores = (page @ q.squeeze(1).to(dtype).mT).mT  # [B, H, Tk]
+        o = scores.softmax(dim=-1) @ page[..., :rank]
+    return o.unsqueeze(1).to(q.dtype)
 
 
 def rotate(x: Tensor, start: int, theta: float) -> Tensor:

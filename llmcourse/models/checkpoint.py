@@ -5,15 +5,16 @@ computation, comparing names and shapes, and saying everything that is wrong at 
 """
 
 import json
+import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -24,9 +25,32 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 REPOSITORY = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
+MAX_DEPTH = 100  # of lists and objects in one another; published files have about 5
+
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+FLOATS = ("F64", "F32", "BF16", "F16")  # as the files call them
+# Bits of a number, by the name of its kind in a safetensors file.
+BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+BITS |= dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 8)
+BITS |= dict.fromkeys(("F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8)
+BITS |= dict.fromkeys(("U16", "I16", "F16", "BF16"), 16)
+BITS |= dict.fromkeys(("U32", "I32", "F32"), 32)
+BITS |= dict.fromkeys(("U64", "I64", "F64", "C64"), 64)
 
 Shape = tuple[int, ...]
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class Stored(NamedTuple):
+    """What a file's header says of one tensor."""
+
+    shape: Shape
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in the file."""
+        return math.prod(self.shape) * BITS[self.dtype] // 8
 
 
 class CheckpointError(ValueError):
@@ -38,6 +62,21 @@ def find(path_or_repo_id: str | Path) -> Path:
 
     Raises CheckpointError when it is neither a folder nor a repository that can be fetched.
     """
+    folder = local_folder(path_or_repo_id)
+    if folder is not None:
+        return folder
+    wanted = [CONFIG, "model*.safetensors", INDEX]  # nothing that could be executed
+    try:
+        return Path(snapshot_download(str(path_or_repo_id), allow_patterns=wanted))
+    except Exception as error:  # whatever the network and the Hub's client may raise
+        raise not_fetched(path_or_repo_id, error) from error
+
+
+def local_folder(path_or_repo_id: str | Path) -> Path | None:
+    """The folder of this name, or None for what can only be a repository on the Hub.
+
+    Raises CheckpointError for what is neither.
+    """
     if not isinstance(path_or_repo_id, (str, Path)) or not str(path_or_repo_id).strip():
         raise CheckpointError(f"{path_or_repo_id!r} is neither a path nor a repository")
     folder = Path(path_or_repo_id).expanduser()
@@ -47,27 +86,69 @@ def find(path_or_repo_id: str | Path) -> Path:
         raise CheckpointError(f"{folder} is a file; a checkpoint is the folder that holds it")
     if not REPOSITORY.fullmatch(str(path_or_repo_id)):
         raise CheckpointError(f"{folder}: there is no such folder")
-    wanted = [CONFIG, "model*.safetensors", INDEX]
-    try:
-        return Path(snapshot_download(str(path_or_repo_id), allow_patterns=wanted))
-    except Exception as error:  # whatever the network and the Hub's client may raise
-        raise CheckpointError(
-            f"{path_or_repo_id} is neither a folder here nor a repository that could be "
-            f"fetched ({type(error).__name__}: {error})"
-        ) from error
+    return None
+
+
+def not_fetched(repo_id: str | Path, error: Exception) -> CheckpointError:
+    """What to raise when the Hub did not give what was asked for."""
+    return CheckpointError(
+        f"{repo_id} is neither a folder here nor a repository that could be "
+        f"fetched ({type(error).__name__}: {error})"
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises CheckpointError when missing or not an object."""
+    if not os.path.lexists(path):
+        raise CheckpointError(f"{path.parent} has no {path.name}")
+    if not path.is_file():  # a pipe would be waited for without end
+        raise CheckpointError(f"{path} is not a file")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} has no {path.name}") from None
-    except (OSError, ValueError, RecursionError) as error:  # the Unicode and JSON errors too
+        return parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not readable JSON ({error})") from error
+
+
+def parse_json(text: bytes) -> dict[str, Any]:
+    """The object that a JSON text in UTF-8 says.
+
+    Raises ValueError for anything else, for a key that is there twice, numbers that are none
+    (NaN), and nesting beyond MAX_DEPTH, so that whoever reads on meets neither.
+    """
+    try:
+        content = json.loads(
+            text.decode(), object_pairs_hook=_each_once, parse_constant=_no_number
+        )
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds {type(content).__name__}, not an object")
+        raise ValueError(f"holds {type(content).__name__}, not an object")
+    level: list[Any] = [content]
+    for _ in range(MAX_DEPTH):
+        level = [part for x in level for part in _parts(x)]
+    if level:
+        raise ValueError("nested too deeply")
     return content
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, of which other programs might take the first or the last of two values."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        (name, count), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name} is there {count} times")
+    return content
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON's")
+
+
+def _parts(content: Any) -> Iterable[Any]:
+    """What a list or an object holds; nothing else holds anything."""
+    if isinstance(content, dict):
+        return content.values()
+    return content if isinstance(content, list) else ()
 
 
 def check_config(
@@ -87,11 +168,17 @@ def check_config(
     problems = [f"missing: {key}" for key in read if key not in config]
     for key, value in config.items():
         if key in fixed and value not in fixed[key]:
-            allowed = " or ".join(json.dumps(v) for v in fixed[key])
-            problems.append(f"not supported: {key} = {json.dumps(value)}, only {allowed}")
+            allowed = " or ".join(shown(v) for v in fixed[key])
+            problems.append(f"not supported: {key} = {shown(value)}, only {allowed}")
         elif key not in fixed and key not in read and key not in bookkeeping:
-            problems.append(f"unknown, may change the computation: {key} = {json.dumps(value)}")
+            problems.append(f"unknown, may change the computation: {key} = {shown(value)}")
     fail_if(problems, CONFIG)
+
+
+def shown(value: Any) -> str:
+    """A value of a JSON file as it stands there, cut when it is long."""
+    text = json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def fail_if(problems: Collection[str], where: object) -> None:
@@ -100,80 +187,49 @@ def fail_if(problems: Collection[str], where: object) -> None:
         raise CheckpointError("\n  ".join([f"{where}:", *problems]))
 
 
-class TensorFiles:
-    """The tensors of a checkpoint's folder, in one file or in shards; each is read when asked.
+def on_meta(make: Callable[[], Model], tensors: Collection[str], **counts: int) -> Model:
+    """The model that `make` makes, without memory behind it.
 
-    folder: holds model.safetensors, or model.safetensors.index.json and the shards it names.
-    shapes: name -> shape, from the files' headers.
-    Raises CheckpointError for missing or truncated files and an index that does not match.
+    tensors: names in the files.
+    counts: the layers and other parts of the model that have a tensor each at least: a
+        configuration that asks for more than the files have is refused before they are made.
+    Raises CheckpointError for that and for sizes beyond what a tensor can have.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.shapes: dict[str, Shape] = {}
-        self._file: dict[str, Path] = {}
-        if (folder / WEIGHTS).exists():
-            self._add_file(folder / WEIGHTS)
-        elif (folder / INDEX).exists():
-            self._add_shards(read_json(folder / INDEX).get("weight_map"))
-        else:
-            raise CheckpointError(f"{folder} has neither {WEIGHTS} nor {INDEX}")
-
-    def read(self, name: str) -> Tensor:
-        """One tensor, as stored."""
-        with self._open(self._file[name]) as file:
-            return file.get_tensor(name)
-
-    def _add_shards(self, weight_map: Any) -> None:
-        if not isinstance(weight_map, dict):
-            raise CheckpointError(f"{self.folder / INDEX} has no weight_map")
-        shards = sorted(set(map(str, weight_map.values())))
-        outside = [f"not a file name: {shard}" for shard in shards if Path(shard).name != shard]
-        absent = [f"missing file: {s}" for s in shards if not (self.folder / s).is_file()]
-        fail_if(outside or absent, self.folder / INDEX)
-        for shard in shards:
-            self._add_file(self.folder / shard)
-        misplaced = [
-            f"{name} is not in {shard}"
-            for name, shard in weight_map.items()
-            if self._file.get(name) != self.folder / shard
-        ]
-        fail_if(misplaced, self.folder / INDEX)
-
-    def _add_file(self, path: Path) -> None:
-        with self._open(path) as file:
-            for name in file.keys():  # noqa: SIM118 - safe_open's handle is no dict
-                twice = (
-                    f"{name} is also in {self._file[name].name}" if name in self._file else ""
-                )
-                fail_if([twice] if twice else [], path)
-                self.shapes[name] = tuple(file.get_slice(name).get_shape())
-                self._file[name] = path
-
-    @staticmethod
-    def _open(path: Path) -> Any:
-        try:
-            return safe_open(path, framework="pt")
-        except PermissionError as error:
-            raise CheckpointError(f"{path} cannot be read ({error})") from error
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"{path} is truncated or not a safetensors file ({error})"
-            ) from error
+    more = {name: count for name, count in counts.items() if count > len(tensors)}
+    fail_if(
+        [f"{n} = {c}, but the files have {len(tensors)} tensors" for n, c in more.items()],
+        CONFIG,
+    )
+    try:
+        with torch.device("meta"):
+            return make()
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:  # all mean the sizes
+        raise CheckpointError(f"{CONFIG}: no model can have these sizes ({error})") from error
 
 
-def compare(needed: Mapping[str, Shape], found: Mapping[str, Shape], where: object) -> None:
-    """Check every name and shape.
+def compare(
+    needed: Mapping[str, Shape],
+    found: Mapping[str, Stored],
+    where: object,
+    *,
+    in_bytes: tuple[str, ...] = (),
+) -> None:
+    """Check every name, shape and kind of number.
 
-    Raises CheckpointError with the complete list of what is missing, unexpected or misshapen.
+    in_bytes: endings of the names whose numbers are bytes (U8); all others are FLOATS.
+    Raises CheckpointError with the complete list of what is missing, unexpected or misshapen,
+    or of a kind that cannot be read.
     """
     problems = [f"missing: {n} {list(needed[n])}" for n in needed if n not in found]
-    problems += [f"unexpected: {n} {list(found[n])}" for n in found if n not in needed]
-    problems += [
-        f"misshapen: {n} is {list(found[n])}, needs {list(shape)}"
-        for n, shape in needed.items()
-        if n in found and found[n] != shape
-    ]
+    problems += [f"unexpected: {n} {list(found[n].shape)}" for n in found if n not in needed]
+    for name, shape in needed.items():
+        stored = found.get(name, Stored(shape, ""))
+        if stored.shape != shape:
+            problems.append(f"misshapen: {name} is {list(stored.shape)}, needs {list(shape)}")
+        kinds = ("U8",) if in_bytes and name.endswith(in_bytes) else FLOATS
+        if stored.dtype not in ("", *kinds):
+            needs = " or ".join(kinds)
+            problems.append(f"not supported: {name} is stored as {stored.dtype}, only {needs}")
     fail_if(problems, where)
 
 
@@ -191,14 +247,12 @@ def fill(
     exact: endings of names that are float32 at least, whatever the others are.
     Raises CheckpointError for another dtype than these DTYPES, or for several.
     """
-    if dtype not in (None, *DTYPES):
-        raise CheckpointError(f"dtype: got {dtype!r}, needs None or one of {DTYPES}")
+    if dtype is not None:
+        check_dtype(dtype)
     stored: dict[torch.dtype, str] = {}
     parameters = {name for name, _ in model.named_parameters()}
     for name in model.state_dict():
         tensor = read(name)
-        if tensor.dtype not in DTYPES:
-            raise CheckpointError(f"{name} is stored as {tensor.dtype}, not as one of {DTYPES}")
         kind = dtype or tensor.dtype
         if exact and name.endswith(exact):
             kind = torch.promote_types(kind, torch.float32)
@@ -211,6 +265,12 @@ def fill(
     if dtype is None and len(stored) > 1:
         examples = ", ".join(f"{name} is {kind}" for kind, name in stored.items())
         raise CheckpointError(f"stored in several dtypes ({examples}): choose one with dtype=")
+
+
+def check_dtype(dtype: torch.dtype) -> None:
+    """Refuse, with a CheckpointError, a dtype that no weights have."""
+    if dtype not in DTYPES:
+        raise CheckpointError(f"dtype: got {dtype!r}, needs one of {DTYPES}")
 
 
 def write(

@@ -1,4 +1,4 @@
-"""What every model asks of its input."""
+"""What every model asks of its configuration and of its input."""
 
 from typing import Any
 
@@ -6,7 +6,26 @@ import torch
 from torch import Tensor
 
 from llmcourse.cache import Cache
-from llmcourse.ops.common import require
+from llmcourse.ops.common import require, require_number
+
+LIMIT = 2**31  # of sizes and factors: PyTorch takes what comes of them
+
+
+def require_size(argument: str, got: object, least: int = 1) -> None:
+    """Refuse anything but an int of at least `least` that an axis of a tensor may have."""
+    fits = type(got) is int and least <= got < LIMIT
+    require(fits, argument, repr(got), f"a whole number >= {least} and below 2**31")
+
+
+def require_positive(argument: str, got: object) -> None:
+    """Refuse anything but a factor above 0 that keeps what it multiplies finite."""
+    needs = "a finite number above 0, below 2**31"
+    require_number(argument, got, lambda x: 0 < x < LIMIT, needs)
+
+
+def require_eps(got: object) -> None:
+    """Refuse a `norm_eps` that would leave a division by zero, or hide what is divided."""
+    require_number("norm_eps", got, lambda x: 0 < x < 1, "more than 0, below 1")
 
 
 def require_ids(ids: Tensor, vocab_size: int) -> None:

@@ -1,7 +1,9 @@
 """GPT-2 (Radford et al. 2019): embeddings, blocks of attention and MLP, a tied head."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ from llmcourse.cache import Cache, KVCache
 from llmcourse.layers.attention import MultiHeadAttention
 from llmcourse.layers.mlp import MLP
 from llmcourse.layers.norm import LayerNorm
-from llmcourse.models import checkpoint
-from llmcourse.models.common import require_ids
+from llmcourse.models import checkpoint, tensor_files
+from llmcourse.models.common import require_eps, require_ids, require_size
+from llmcourse.models.dry_run import Report, report
 from llmcourse.ops import softmax
 from llmcourse.ops.common import require
 
@@ -41,14 +44,10 @@ class GPT2Config:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "context_length", "width", "num_layers", "num_heads"):
-            value = getattr(self, name)
-            fine = type(value) is int and 1 <= value < 2**31
-            require(fine, name, repr(value), "an int, at least 1 and below 2**31")
+            require_size(name, getattr(self, name))
         fits = self.width % self.num_heads == 0
         require(fits, "num_heads", self.num_heads, f"a divisor of width = {self.width}")
-        eps = self.norm_eps
-        positive = isinstance(eps, float) and 0 < eps < math.inf
-        require(positive, "norm_eps", repr(eps), "a positive float")
+        require_eps(self.norm_eps)
 
     @property
     def mlp_width(self) -> int:
@@ -208,12 +207,13 @@ class GPT2(nn.Module):
         """
         folder = checkpoint.find(path_or_repo_id)
         config = config_from_public(checkpoint.read_json(folder / checkpoint.CONFIG))
-        files = checkpoint.TensorFiles(folder)
-        with torch.device("meta"):
-            model = cls(config)
-        stored = _stored_names(files, config)
-        needed = {_public_name(n): _public_shape(n, p) for n, p in model.named_parameters()}
-        checkpoint.compare(needed, {n: files.shapes[s] for n, s in stored.items()}, folder)
+        files = tensor_files.in_folder(folder)
+        model, stored = _matched(config, files)
+
+        def same(a: str, b: str) -> bool:
+            return torch.equal(files.read(a), files.read(b))
+
+        _check_head(files, stored, same)
 
         def read(name: str) -> Tensor:
             tensor = files.read(stored[_public_name(name)])
@@ -221,6 +221,20 @@ class GPT2(nn.Module):
 
         checkpoint.fill(model, read, dtype)
         return model
+
+    @classmethod
+    def inspect_pretrained(cls, path_or_repo_id: str | Path) -> Report:
+        """What `from_pretrained` would load, its sizes by part: `print` the report.
+
+        Only config.json, the index and the headers of the files are read, or fetched.
+        Raises CheckpointError as `from_pretrained`, but for a head whose numbers are not those
+        of the embedding.
+        """
+        public, files = tensor_files.headers_of(path_or_repo_id)
+        model, stored = _matched(config_from_public(public), files)
+        published = {name: [_public_name(name)] for name in model.state_dict()}
+        found = {name: files.tensors[stored[name]] for name in stored}
+        return report(model, published, found, files, part_of=_part_of)
 
     def save_pretrained(self, folder: str | Path, *, max_shard_bytes: int = 5 * 10**9) -> None:
         """Write the folder that `from_pretrained` reads, in the published layout.
@@ -331,21 +345,53 @@ def _public_shape(name: str, parameter: Tensor) -> checkpoint.Shape:
     return shape[::-1] if _is_transposed(name) else shape
 
 
-def _stored_names(files: checkpoint.TensorFiles, config: GPT2Config) -> dict[str, str]:
-    """Published name -> name in the file, without what is no weight of its own.
+def _matched(
+    config: GPT2Config, files: tensor_files.TensorFiles
+) -> tuple[GPT2, Mapping[str, str]]:
+    """A model on the meta device, and published name -> name in the files, which fit it."""
+    count = config.num_layers
+    model = checkpoint.on_meta(partial(GPT2, config), files.tensors, num_layers=count)
+    stored = _stored_names(files, config)
+    needed = {_public_name(n): _public_shape(n, p) for n, p in model.named_parameters()}
+    found = {name: files.tensors[stored[name]] for name in stored}
+    checkpoint.compare(needed, found, files.where)
+    _check_head(files, stored, lambda a, b: files.tensors[a] == files.tensors[b])
+    return model, stored
+
+
+def _stored_names(files: tensor_files.TensorFiles, config: GPT2Config) -> dict[str, str]:
+    """Published name -> name in the files, without what is no weight of its own.
 
     Some files put `transformer.` before every name, hold the causal masks as buffers, and the
     tied head a second time.
     """
-    stored = {name.removeprefix("transformer."): name for name in files.shapes}
-    twice = [f"twice: {n}" for n in stored if {n, f"transformer.{n}"} <= files.shapes.keys()]
-    checkpoint.fail_if(twice, files.folder)
+    names = files.tensors.keys()
+    stored = {name.removeprefix("transformer."): name for name in names}
+    twice = [f"twice: {n}" for n in stored if {n, f"transformer.{n}"} <= names]
+    checkpoint.fail_if(twice, files.where)
     for i in range(config.num_layers):
         for buffer in ("bias", "masked_bias"):
             stored.pop(f"h.{i}.attn.{buffer}", None)
-    head = stored.pop("lm_head.weight", None)
-    if head and "wte.weight" in stored:
-        tied = torch.equal(files.read(head), files.read(stored["wte.weight"]))
-        differs = f"unexpected: {head} differs from wte.weight, but GPT-2's head is tied to it"
-        checkpoint.fail_if([] if tied else [differs], files.folder)
+    stored.pop("lm_head.weight", None)
     return stored
+
+
+def _check_head(
+    files: tensor_files.TensorFiles,
+    stored: Mapping[str, str],
+    same: Callable[[str, str], bool],
+) -> None:
+    """Refuse a head that is not the `same` as the embedding: it would be left out silently."""
+    heads = {"lm_head.weight", "transformer.lm_head.weight"} & files.tensors.keys()
+    differ = [head for head in heads if not same(head, stored["wte.weight"])]
+    why = "differs from wte.weight, but GPT-2's head is tied to it"
+    checkpoint.fail_if([f"unexpected: {head} {why}" for head in differ], files.where)
+
+
+def _part_of(name: str) -> str:
+    """The part, as `accounting` names it, to which a parameter of ours belongs."""
+    words = {"norm": "LayerNorm", "attention": "attention", "mlp": "MLP"}
+    for word, part in words.items():
+        if word in name:
+            return part
+    return name.removesuffix(".weight").replace("_", " ")  # the two embeddings

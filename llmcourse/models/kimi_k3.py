@@ -1,9 +1,10 @@
 """Kimi K3 (Kimi Team 2026, arXiv:2607.24653), its text model: what all chapters led to."""
 
-import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,17 @@ from llmcourse.layers.mla import MultiHeadLatentAttention
 from llmcourse.layers.mlp import SiTUGLU, situ
 from llmcourse.layers.moe import LatentMoE
 from llmcourse.layers.norm import RMSNorm
-from llmcourse.models import checkpoint, mxfp4
-from llmcourse.models.common import require_ids, require_own_cache
-from llmcourse.ops.common import require, require_count, require_number
+from llmcourse.models import checkpoint, mxfp4, tensor_files
+from llmcourse.models.common import (
+    LIMIT,
+    require_eps,
+    require_ids,
+    require_own_cache,
+    require_positive,
+    require_size,
+)
+from llmcourse.models.dry_run import Report, report
+from llmcourse.ops.common import require, require_number
 
 
 @dataclass(frozen=True)
@@ -85,19 +94,18 @@ class KimiK3Config:
         may_be_0 = {"num_shared", "num_dense", "shared_key_width"}
         floats = {"lower_bound", "situ_beta", "situ_linear_beta", "scaling", "norm_eps"}
         for name in self.__dataclass_fields__.keys() - floats - {"mla_layers"}:
-            require_count(name, getattr(self, name), least=0 if name in may_be_0 else 1)
-        require_number("norm_eps", self.norm_eps, lambda x: 0 < x < 1, "more than 0, below 1")
-        needs = "a finite number below 0"
-        require_number("lower_bound", self.lower_bound, lambda x: -math.inf < x < 0, needs)
+            require_size(name, getattr(self, name), least=0 if name in may_be_0 else 1)
+        require_eps(self.norm_eps)
+        needs = "a finite number below 0, above -2**31"
+        require_number("lower_bound", self.lower_bound, lambda x: -LIMIT < x < 0, needs)
         for name in ("situ_beta", "situ_linear_beta", "scaling"):
-            value, needs = getattr(self, name), "a finite number above 0"
-            require_number(name, value, lambda x: 0 < x < math.inf, needs)
+            require_positive(name, getattr(self, name))
         self._check_that_they_fit()
 
     def _check_that_they_fit(self) -> None:
         layers, E, L = self.mla_layers, self.num_experts, self.num_layers
         whole = isinstance(layers, tuple) and all(type(i) is int for i in layers)
-        fits = whole and list(layers) == sorted(set(layers) & set(range(1, L + 1)))
+        fits = whole and all(a < b for a, b in pairwise((0, *layers, L + 1)))
         needs = f"a tuple of different layers, in order, from 1 to num_layers = {L}"
         require(fits, "mla_layers", repr(layers), needs)
         needs = f"at most num_layers = {L}"
@@ -277,11 +285,8 @@ class KimiK3(nn.Module):
         """
         folder = checkpoint.find(path_or_repo_id)
         config = config_from_public(checkpoint.read_json(folder / checkpoint.CONFIG))
-        files = checkpoint.TensorFiles(folder)
-        with torch.device("meta"):
-            model = cls(config)
-        found = {n: s for n, s in files.shapes.items() if not n.startswith(VISION)}
-        checkpoint.compare(_needed(model, found), found, folder)
+        files = tensor_files.in_folder(folder)
+        model, _ = _matched(config, files)
         tensors = dict(_tensors(model))
 
         def read(name: str) -> Tensor:
@@ -290,16 +295,41 @@ class KimiK3(nn.Module):
         checkpoint.fill(model, read, dtype, exact=EXACT)
         return model
 
-    def save_pretrained(self, folder: str | Path, *, max_shard_bytes: int = 5 * 10**9) -> None:
+    @classmethod
+    def inspect_pretrained(cls, path_or_repo_id: str | Path) -> Report:
+        """What `from_pretrained` would load, its sizes by part: `print` the report.
+
+        Only config.json, the index and the headers of the files are read, or fetched.
+        Raises CheckpointError as `from_pretrained`, but for scales of MXFP4 that are no
+        numbers.
+        """
+        public, files = tensor_files.headers_of(path_or_repo_id)
+        model, published = _matched(config_from_public(public), files)
+        part_of = partial(_part_of, config=model.config)
+        return report(model, published, files.tensors, files, part_of=part_of, exact=EXACT)
+
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        *,
+        mxfp4_experts: bool = False,
+        max_shard_bytes: int = 5 * 10**9,
+    ) -> None:
         """Write the folder that `from_pretrained` reads, in the published layout.
 
-        The experts are written as they are, not in MXFP4.
+        mxfp4_experts: round the routed experts to MXFP4, as they are published; otherwise they
+            are written as they are. Needs widths that are multiples of 32.
         max_shard_bytes: the most bytes of tensors in one file; beyond it they are sharded.
+        Raises ValueError, with nothing written, for widths and weights that MXFP4 cannot hold.
         """
-        tensors: dict[str, Tensor] = {}
+        public, tensors = config_to_public(self.config), dict[str, Tensor]()
+        if mxfp4_experts:
+            _check_groups(self.config)
+            public[QUANTISATION] = MXFP4_SCHEME
         for name, tensor in _tensors(self):
-            tensors |= _to_public(name, tensor.detach(), self.config)
-        public = config_to_public(self.config)
+            in_mxfp4 = mxfp4_experts and ".experts." in name
+            for key, x in _to_public(name, tensor.detach(), self.config).items():
+                tensors |= mxfp4.to_stored(key, x) if in_mxfp4 else {key: x}
         checkpoint.write(folder, public, tensors, max_shard_bytes=max_shard_bytes)
 
 
@@ -393,34 +423,80 @@ def _to_public(name: str, tensor: Tensor, config: KimiK3Config) -> dict[str, Ten
     return {names[0]: tensor}
 
 
+def _check_groups(config: KimiK3Config) -> None:
+    for name in ("latent_width", "expert_width"):
+        width, needs = getattr(config, name), f"a multiple of {mxfp4.GROUP} for MXFP4"
+        require(width % mxfp4.GROUP == 0, name, width, f"{needs}, or mxfp4_experts=False")
+
+
 def _padded(heads: int) -> int:
     """Numbers in a published A_log: the 96 of Kimi K3 are followed by 32 without a meaning."""
     return -(-heads // 128) * 128
 
 
-def _needed(
-    model: KimiK3, found: Mapping[str, checkpoint.Shape]
-) -> dict[str, checkpoint.Shape]:
-    """Every name and shape that a checkpoint must have, in the forms that this one has chosen.
+def _matched(
+    config: KimiK3Config, files: tensor_files.TensorFiles
+) -> tuple[KimiK3, dict[str, list[str]]]:
+    """A model on the meta device, and our name -> published names, which fit it."""
+    found = {n: s for n, s in files.tensors.items() if not n.startswith(VISION)}
+    counts = {"num_layers": config.num_layers}
+    if config.num_dense < config.num_layers:
+        counts["num_experts"] = config.num_experts
+    model = checkpoint.on_meta(partial(KimiK3, config), found, **counts)
+    stored = {n: _stored_shapes(n, x, config, found) for n, x in _tensors(model)}
+    needed = {name: shape for part in stored.values() for name, shape in part.items()}
+    checkpoint.compare(needed, found, files.where, in_bytes=mxfp4.ENDINGS)
+    return model, {name: list(part) for name, part in stored.items()}
 
-    An expert's matrix may come in MXFP4, and A_log without its padding.
-    """
-    needed: dict[str, checkpoint.Shape] = {}
-    for name, tensor in _tensors(model):
-        for public, stored in _to_public(name, tensor, model.config).items():
-            shape = tuple(stored.shape)
-            in_mxfp4 = mxfp4.stored_shapes(public, shape) if ".experts." in public else {}
-            if in_mxfp4.keys() & found.keys():
-                needed |= in_mxfp4
-            elif name.endswith("A_log") and found.get(public) == tuple(tensor.shape):
-                needed[public] = tuple(tensor.shape)
-            else:
-                needed[public] = shape
-    return needed
+
+def _stored_shapes(
+    name: str, tensor: Tensor, config: KimiK3Config, found: Mapping[str, checkpoint.Stored]
+) -> dict[str, checkpoint.Shape]:
+    """Published names and shapes of one of our tensors, in the form that a checkpoint has
+    chosen: an expert's matrix may come in MXFP4, and A_log without its padding."""
+    stored: dict[str, checkpoint.Shape] = {}
+    for public, x in _to_public(name, tensor, config).items():
+        shape = tuple(x.shape)
+        in_mxfp4 = mxfp4.stored_shapes(public, shape) if ".experts." in public else {}
+        if in_mxfp4.keys() & found.keys():
+            stored |= in_mxfp4
+        elif name.endswith("A_log") and public in found and found[public].shape == tensor.shape:
+            stored[public] = tuple(tensor.shape)
+        else:
+            stored[public] = shape
+    return stored
+
+
+# The first word that is in one of our names says to which part, as `accounting` names them, it
+# belongs.
+PARTS = {
+    "token_embedding": "token embedding",
+    "residual": "attention residuals",
+    "head": "head",
+    "router.bias": "selection biases",
+    "router.": "router",
+    "shared.": "shared experts",
+    "experts.": "routed experts",
+    "final_norm": "RMSNorm",
+    "attention_norm": "RMSNorm",
+    "ffn_norm": "RMSNorm",
+    "A_log": "KDA rates",
+    "dt_bias": "KDA rates",
+}
+
+
+def _part_of(name: str, config: KimiK3Config) -> str:
+    for word, part in PARTS.items():
+        if word in name:
+            return part
+    layer = int(name.split(".")[1]) + 1
+    if ".attention." in name:
+        return "MLA" if layer in config.mla_layers else "KDA"
+    return "dense MLP" if layer <= config.num_dense else "latent projections"
 
 
 def _read(
-    files: checkpoint.TensorFiles,
+    files: tensor_files.TensorFiles,
     name: str,
     ours: Tensor,
     config: KimiK3Config,
@@ -433,10 +509,12 @@ def _read(
     return (torch.stack(parts) if ".experts." in name else parts[0]).view(ours.shape)
 
 
-def _read_one(files: checkpoint.TensorFiles, public: str, dtype: torch.dtype | None) -> Tensor:
-    if public in files.shapes:
+def _read_one(
+    files: tensor_files.TensorFiles, public: str, dtype: torch.dtype | None
+) -> Tensor:
+    if public in files.tensors:
         return files.read(public)
-    packed, scale = (files.read(public + part) for part in ("_packed", "_scale"))
+    packed, scale = (files.read(public + ending) for ending in mxfp4.ENDINGS)
     if dtype is None:
         dtype = files.read(f"{PREFIX}model.norm.weight").dtype
     return mxfp4.dequantise(packed, scale, dtype)
@@ -516,6 +594,27 @@ BOOKKEEPING = [
 ]
 CONTEXT = "max_position_embeddings"
 QUANTISATION = "quantization_config"
+MXFP4_FORMAT = "mxfp4-pack-quantized"
+# What config.json says of experts in MXFP4, in the words of the library compressed-tensors.
+MXFP4_SCHEME: dict[str, Any] = {
+    "quant_method": "compressed-tensors",
+    "format": MXFP4_FORMAT,
+    "config_groups": {
+        "group_0": {
+            "format": MXFP4_FORMAT,
+            "targets": [r"re:.*block_sparse_moe\.experts\..*"],
+            "weights": {
+                "type": "float",
+                "num_bits": 4,
+                "strategy": "group",
+                "group_size": mxfp4.GROUP,
+                "scale_dtype": "torch.uint8",
+                "symmetric": True,
+                "dynamic": False,
+            },
+        }
+    },
+}
 
 
 def config_from_public(public: Mapping[str, Any]) -> KimiK3Config:
@@ -577,18 +676,19 @@ def _part(config: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _mla_layers(linear: Mapping[str, Any], num_layers: Any) -> tuple[int, ...]:
     """The layers with MLA, once the two lists are known to hold each layer exactly once."""
-    require_count("num_layers", num_layers)
+    require_size("num_layers", num_layers)
     kda, mla = linear["kda_layers"], linear["full_attn_layers"]
     for name, layers in {"kda_layers": kda, "full_attn_layers": mla}.items():
         whole = isinstance(layers, list) and all(type(i) is int for i in layers)
         require(whole, name, repr(layers), "a list of whole numbers")
-    both, every = [*kda, *mla], range(1, num_layers + 1)
-    problems = [f"layer {i} is in neither list: add it to one" for i in every if i not in both]
-    for i in sorted(set(both)):
+    named, every = Counter([*kda, *mla]), range(1, num_layers + 1)
+    gaps = islice((i for i in every if i not in named), 100)  # it may be any number
+    problems = [f"layer {i} is in neither list: add it to one" for i in gaps]
+    for i in sorted(named):
         if i not in every:
             problems.append(f"layer {i}: take it out, layers go from 1 to {num_layers}")
-        elif both.count(i) > 1:
-            problems.append(f"layer {i} is there {both.count(i)} times: keep one")
+        elif named[i] > 1:
+            problems.append(f"layer {i} is there {named[i]} times: keep one")
     checkpoint.fail_if(problems, f"{checkpoint.CONFIG}, kda_layers and full_attn_layers")
     return tuple(sorted(mla))
 
@@ -604,6 +704,6 @@ def _check_quantisation(scheme: Any) -> None:
         str(part["format"]) for part in parts if isinstance(part, dict) and "format" in part
     }
     problem = f"not supported: {QUANTISATION} with formats {sorted(formats)}"
-    fine = formats == {"mxfp4-pack-quantized"}
-    problems = [] if fine else [f"{problem}, only mxfp4-pack-quantized"]
+    fine = formats == {MXFP4_FORMAT}
+    problems = [] if fine else [f"{problem}, only {MXFP4_FORMAT}"]
     checkpoint.fail_if(problems, checkpoint.CONFIG)

@@ -1,11 +1,10 @@
 """Kimi Linear (Kimi Team 2025): three layers of KDA to one of latent attention, and experts."""
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import lru_cache
-from itertools import pairwise
+from functools import lru_cache, partial
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,16 @@ from llmcourse.layers.mla import MultiHeadLatentAttention
 from llmcourse.layers.mlp import SwiGLU
 from llmcourse.layers.moe import MixtureOfExperts
 from llmcourse.layers.norm import RMSNorm
-from llmcourse.models import checkpoint
-from llmcourse.models.common import require_ids, require_own_cache
-from llmcourse.ops.common import require, require_count, require_number
+from llmcourse.models import checkpoint, tensor_files
+from llmcourse.models.common import (
+    require_eps,
+    require_ids,
+    require_own_cache,
+    require_positive,
+    require_size,
+)
+from llmcourse.models.dry_run import Report, report
+from llmcourse.ops.common import require
 
 MAY_BE_0 = ("num_shared", "num_dense", "shared_key_width")
 
@@ -77,16 +83,15 @@ class KimiLinearConfig:
         for field in fields(self):
             if field.type is int:
                 least = 0 if field.name in MAY_BE_0 else 1
-                require_count(field.name, getattr(self, field.name), least)
+                require_size(field.name, getattr(self, field.name), least)
         _check_mla_layers(self.mla_layers, self.num_layers)
         _check_experts(self)
         needs = f"at most num_layers = {self.num_layers}"
         require(self.num_dense <= self.num_layers, "num_dense", self.num_dense, needs)
         is_bool = type(self.renormalise) is bool
         require(is_bool, "renormalise", repr(self.renormalise), "True or False")
-        positive = "a finite number above 0"
-        require_number("scaling", self.scaling, lambda x: 0 < x < math.inf, positive)
-        require_number("norm_eps", self.norm_eps, lambda x: 0 < x < 1, "more than 0, below 1")
+        require_positive("scaling", self.scaling)
+        require_eps(self.norm_eps)
 
     @property
     def context_length(self) -> int:
@@ -259,20 +264,30 @@ class KimiLinear(nn.Module):
         """
         folder = checkpoint.find(path_or_repo_id)
         config = config_from_public(checkpoint.read_json(folder / checkpoint.CONFIG))
-        files = PublishedTensors(checkpoint.TensorFiles(folder))
-        with torch.device("meta"):
-            model = cls(config)
-        ours = model.state_dict()
-        published = {name: published_tensors(name, x) for name, x in ours.items()}
-        needed = {n: tuple(x.shape) for part in published.values() for n, x in part.items()}
-        checkpoint.compare(needed, files.shapes, folder)
+        files = PublishedTensors(tensor_files.in_folder(folder))
+        model, published = _matched(config, files)
+        shapes = {name: x.shape for name, x in model.state_dict().items()}
 
         def read(name: str) -> Tensor:
             tensors = [files.read(n) for n in published[name]]  # an expert each, or one
-            return torch.stack(tensors).view(ours[name].shape)
+            return torch.stack(tensors).view(shapes[name])
 
         checkpoint.fill(model, read, dtype, exact=EXACT)
         return model
+
+    @classmethod
+    def inspect_pretrained(cls, path_or_repo_id: str | Path) -> Report:
+        """What `from_pretrained` would load, its sizes by part: `print` the report.
+
+        Only config.json, the index and the headers of the files are read, or fetched.
+        Raises CheckpointError as `from_pretrained`.
+        """
+        public, files = tensor_files.headers_of(path_or_repo_id)
+        tensors = PublishedTensors(files)
+        model, published = _matched(config_from_public(public), tensors)
+        part_of = partial(_part_of, config=model.config)
+        found = tensors.tensors
+        return report(model, published, found, files, part_of=part_of, exact=EXACT)
 
     def save_pretrained(self, folder: str | Path, *, max_shard_bytes: int = 5 * 10**9) -> None:
         """Write the folder that `from_pretrained` reads, in the published layout.
@@ -348,27 +363,67 @@ def published_tensors(name: str, tensor: Tensor) -> dict[str, Tensor]:
     return {public: tensor.unsqueeze(1) if part.endswith("conv.weight") else tensor}
 
 
+def _matched(
+    config: KimiLinearConfig, files: "PublishedTensors"
+) -> tuple[KimiLinear, dict[str, list[str]]]:
+    """A model on the meta device, and our name -> published names, which fit it."""
+    counts = {"num_layers": config.num_layers}
+    if config.num_dense < config.num_layers:
+        counts["num_experts"] = config.num_experts
+    model = checkpoint.on_meta(partial(KimiLinear, config), files.tensors, **counts)
+    published = {n: published_tensors(n, x) for n, x in model.state_dict().items()}
+    needed = {n: tuple(x.shape) for part in published.values() for n, x in part.items()}
+    checkpoint.compare(needed, files.tensors, files.where)
+    return model, {name: list(part) for name, part in published.items()}
+
+
+# The first word that is in one of our names says to which part, as `accounting` names them, it
+# belongs.
+PARTS = {
+    "token_embedding": "token embedding",
+    "head": "head",
+    "shared.": "shared experts",
+    "experts.": "routed experts",
+    "router.bias": "selection biases",
+    "router.": "router",
+    "mlp.": "dense MLP",
+    "norm_": "RMSNorm",  # norm_1 and norm_2; the mixers have their own
+    "final_norm": "RMSNorm",
+    "A_log": "KDA rates",
+    "dt_bias": "KDA rates",
+}
+
+
+def _part_of(name: str, config: KimiLinearConfig) -> str:
+    for word, part in PARTS.items():
+        if word in name:
+            return part
+    return "MLA" if int(name.split(".")[1]) + 1 in config.mla_layers else "KDA"
+
+
 class PublishedTensors:
     """A checkpoint's tensors by their published names, however they are stored.
 
     `transformers` renames some when it loads them, joins the convolutions of q, k and v, and
     stacks the experts; with `save_original_format=False` it saves them so. Here they come
     apart again.
-    shapes: published name -> shape.
+    tensors: published name -> shape and kind of number.
     Raises CheckpointError when one name is there in both ways.
     """
 
-    def __init__(self, files: checkpoint.TensorFiles) -> None:
-        self.shapes: dict[str, checkpoint.Shape] = {}
+    def __init__(self, files: tensor_files.TensorFiles) -> None:
+        self.where = files.where
+        self.tensors: dict[str, checkpoint.Stored] = {}
         self._places: dict[str, tuple[str, Any]] = {}
         twice = []
-        for stored, shape in files.shapes.items():
+        for stored, (shape, dtype) in files.tensors.items():
             for name, part in _parts(stored, shape):
-                if name in self.shapes:
+                if name in self.tensors:
                     twice.append(f"twice: {name}, in {self._places[name][0]} and {stored}")
-                self.shapes[name] = tuple(torch.empty(shape, device="meta")[part].shape)
+                piece = tuple(torch.empty(shape, device="meta")[part].shape)
+                self.tensors[name] = checkpoint.Stored(piece, dtype)
                 self._places[name] = stored, part
-        checkpoint.fail_if(twice, files.folder)
+        checkpoint.fail_if(twice, files.where)
         self._stored = lru_cache(maxsize=1)(files.read)  # its parts are asked for in a row
 
     def read(self, name: str) -> Tensor:
@@ -530,9 +585,9 @@ def _in_one_dialect(public: Mapping[str, Any]) -> dict[str, Any]:
     }
     differ = [
         f"{key}: linear_attn_config and first_k_dense_replace say {value}, but it is "
-        f"{public[key]}: remove one of them"
+        f"{checkpoint.shown(public[key])}: remove one of them"
         for key, value in translated.items()
-        if public.get(key, value) != value
+        if key in public and public[key] != value
     ]
     checkpoint.fail_if(differ, checkpoint.CONFIG)
     return public | translated
@@ -547,14 +602,15 @@ def _original_problems(original: Any, public: Mapping[str, Any]) -> list[str]:
     for key, value in original.items():
         if key not in keys:
             problems.append(
-                f"unknown, may change the computation: linear_attn_config.{key} = {value!r}"
+                f"unknown, may change the computation: linear_attn_config.{key} = "
+                f"{checkpoint.shown(value)}"
             )
     if public.get("mla_use_nope") is not True:
         problems.append("mla_use_nope: needs true; without it there are rotary embeddings")
     for key in ("num_hidden_layers", "first_k_dense_replace"):
         value = public.get(key)
         if type(value) is not int or value < 0:
-            problems.append(f"{key}: needs a whole number, got {value!r}")
+            problems.append(f"{key}: needs a whole number, got {checkpoint.shown(value)}")
     return problems or _partition_problems(original, public["num_hidden_layers"])
 
 
@@ -570,7 +626,7 @@ def _partition_problems(original: Mapping[str, Any], num_layers: int) -> list[st
         return problems
     named = Counter(i for layers in lists.values() for i in layers)
     where = " and ".join(lists)
-    for i in sorted(named.keys() | set(range(1, num_layers + 1))):
+    for i in sorted({*named, *_first_gaps(named, num_layers)}):
         if not 1 <= i <= num_layers:
             problems.append(f"layer {i} is in {where}: remove it, they are 1 to {num_layers}")
         elif named[i] == 0:
@@ -578,6 +634,11 @@ def _partition_problems(original: Mapping[str, Any], num_layers: int) -> list[st
         elif named[i] > 1:
             problems.append(f"layer {i} is {named[i]} times in {where}: keep one")
     return problems
+
+
+def _first_gaps(named: Collection[int], num_layers: int) -> Iterator[int]:
+    """Layers that nothing names; 100 of them, as num_layers may be any number."""
+    return islice((i for i in range(1, num_layers + 1) if i not in named), 100)
 
 
 def config_to_public(config: KimiLinearConfig) -> dict[str, Any]:

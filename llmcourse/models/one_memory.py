@@ -16,12 +16,17 @@ from llmcourse.layers.kda import KimiDeltaAttention
 from llmcourse.layers.linear_attention import LinearAttention
 from llmcourse.layers.mlp import MLP
 from llmcourse.layers.norm import RMSNorm
-from llmcourse.models.common import require_ids, require_own_cache
-from llmcourse.ops.common import require, require_count, require_number
+from llmcourse.models.common import require_eps, require_ids, require_own_cache, require_size
+from llmcourse.ops.common import require
 
 
 class SoftmaxAttention(MultiHeadAttention):
     """Softmax attention that makes its own memory, as the other layers do."""
+
+    def forward(self, x: Tensor, memory: KVCache | None = None) -> Tensor:
+        holds_tokens = memory is None or isinstance(memory, KVCache)
+        require(holds_tokens, "memory", type(memory).__name__, "a KVCache")
+        return super().forward(x, memory)
 
     def new_memory(self, batch: int = 1) -> KVCache:
         """The empty cache of `batch` sequences: keys and values of every token to come."""
@@ -76,13 +81,14 @@ class OneMemoryConfig:
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        require(self.memory in MEMORIES, "memory", repr(self.memory), f"one of {[*MEMORIES]}")
+        known = isinstance(self.memory, str) and self.memory in MEMORIES
+        require(known, "memory", repr(self.memory), f"one of {[*MEMORIES]}")
         for name in ("vocab_size", "width", "num_layers", "num_heads", "conv_size"):
-            require_count(name, getattr(self, name))
-        require_count("mlp_ratio", self.mlp_ratio)
+            require_size(name, getattr(self, name))
+        require_size("mlp_ratio", self.mlp_ratio)
         fits = self.width % self.num_heads == 0
         require(fits, "num_heads", self.num_heads, f"a divisor of width = {self.width}")
-        require_number("norm_eps", self.norm_eps, lambda x: 0 < x < 1, "more than 0, below 1")
+        require_eps(self.norm_eps)
 
     @property
     def context_length(self) -> int:

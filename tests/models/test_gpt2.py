@@ -10,6 +10,7 @@ import torch.nn.functional as F
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from llmcourse.models import GPT2, GPT2Config
 
@@ -84,7 +85,7 @@ def test_logits_hidden_states_and_attention_equal_transformers(pair):
         assert error(got, weights) < TOLERANCE[dtype]
 
 
-def test_loss_and_every_gradient_equal_transformers(pair):
+def test_loss_and_every_gradient_equal_transformers(pair, tmp_path):
     model, theirs, dtype = pair
     ids = some_ids(T=17)
     expected = next_token_loss(theirs(ids).logits, ids)  # theirs would round to float32
@@ -92,27 +93,19 @@ def test_loss_and_every_gradient_equal_transformers(pair):
     assert abs(loss.item() / expected.item() - 1) < TOLERANCE[dtype]
     loss.backward()
     expected.backward()
-    grads = {name: p.grad for name, p in theirs.transformer.named_parameters()}
-    check = {
-        "token_embedding.weight": grads["wte.weight"],
-        "position_embedding.weight": grads["wpe.weight"],
-        "final_norm.bias": grads["ln_f.bias"],
-    }
-    for i in range(CONFIG.num_layers):
-        a, b = f"blocks.{i}.", f"h.{i}."
-        check |= {
-            a + "norm_1.weight": grads[b + "ln_1.weight"],
-            a + "norm_2.bias": grads[b + "ln_2.bias"],
-            a + "attention.qkv.weight": grads[b + "attn.c_attn.weight"].T,
-            a + "attention.qkv.bias": grads[b + "attn.c_attn.bias"],
-            a + "attention.out.weight": grads[b + "attn.c_proj.weight"].T,
-            a + "mlp.up.weight": grads[b + "mlp.c_fc.weight"].T,
-            a + "mlp.down.weight": grads[b + "mlp.c_proj.weight"].T,
-            a + "mlp.down.bias": grads[b + "mlp.c_proj.bias"],
-        }
-    parameters = dict(model.named_parameters())
-    for name, grad in check.items():
-        assert error(parameters[name].grad, grad) < TOLERANCE[dtype], name
+    # As checkpoints, the gradients meet under the published names.
+    for module in (model, theirs):
+        with torch.no_grad():
+            for p in module.parameters():
+                p.copy_(p.grad)
+    model.save_pretrained(tmp_path / "ours")
+    theirs.save_pretrained(tmp_path / "theirs")
+    got, grads = (load_file(tmp_path / x / "model.safetensors") for x in ("ours", "theirs"))
+    grads = {name.removeprefix("transformer."): grad for name, grad in grads.items()}
+    assert got.keys() == grads.keys() and len(got) == 4 + 12 * CONFIG.num_layers
+    for name, grad in grads.items():
+        assert grad.abs().max() > 0, name
+        assert error(got[name], grad) < TOLERANCE[dtype], name
 
 
 @pytest.mark.parametrize("shards", [1, 5])
@@ -321,13 +314,13 @@ def test_a_cache_that_would_pass_the_context_is_refused():
     "changes, message",
     [
         (dict(num_heads=5), "num_heads: got 5, needs a divisor of width = 32"),
-        (dict(num_layers=0), "num_layers: got 0, needs an int, at least 1"),
+        (dict(num_layers=0), "num_layers: got 0, needs a whole number >= 1 and below"),
         (dict(width=-32), "width: got -32"),
         (dict(vocab_size=61.0), "vocab_size: got 61.0"),
         (dict(context_length=True), "context_length: got True"),
         (dict(width="32"), "width: got '32'"),
         (dict(vocab_size=10**19), "vocab_size: got 10000"),
-        (dict(norm_eps=0.0), "norm_eps: got 0.0, needs a positive float"),
+        (dict(norm_eps=0.0), "norm_eps: got 0.0, needs more than 0, below 1"),
         (dict(norm_eps=math.nan), "norm_eps: got nan"),
         (dict(norm_eps="1e-5"), "norm_eps: got '1e-5'"),
     ],

@@ -278,6 +278,8 @@ PART_OF = {  # the first of these that is in a name says its part
     "head": "head",
     "router.bias": "selection biases",
     "router.weight": "router",
+    "A_log": "KDA rates",
+    "dt_bias": "KDA rates",
     "shared": "shared experts",
     "experts": "routed experts",
 }

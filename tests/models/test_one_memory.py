@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmcourse.cache import RecurrentState
 from llmcourse.generate import generate
 from llmcourse.models import OneMemory, OneMemoryConfig
 from llmcourse.models.one_memory import MEMORIES, Block
@@ -181,6 +182,25 @@ def test_a_cache_of_another_model_is_refused_and_left_alone(kind):
         with pytest.raises(ValueError, match="cache: got one for OneMemoryConfig"):
             model(some_ids(1), cache)
         assert cache.length == cache[-1].length == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_a_memory_of_another_kind_is_named_or_fits(kind, other):
+    model, cache = made(kind), made(other).new_cache()
+    cache.made_for = model.config
+    if type(cache[0][1]) is type(made(kind).new_cache()[0][1]):  # a page is a page
+        assert model(some_ids(1), cache).isfinite().all()
+    else:
+        with pytest.raises(ValueError, match=r"memory: got .*, needs a "):
+            model(some_ids(1), cache)
+
+
+@pytest.mark.parametrize("memory", [RecurrentState(1, 2, 8, 8), "page", [1]])
+def test_softmax_attention_takes_keys_and_values_alone(memory):
+    mixer = made("softmax", torch.float32).blocks[0].mixer
+    with pytest.raises(ValueError, match=r"memory: got (RecurrentState|str|list), needs a KV"):
+        mixer(torch.zeros(1, 3, 16), memory)
 
 
 @pytest.mark.parametrize("kind", KINDS)
