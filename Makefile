@@ -15,12 +15,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export JUPYTER_PLATFORM_DIRS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lab exercises demo-class bench fmt lint check upgrade clean
+.PHONY: help book test lab exercises student-bundle demo-class bench fmt lint check upgrade clean
 
 help:
 	@echo "make book, then open _build/html/index.html, to read the course. All targets:"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 book: $(VENV)/.book ## execute every chapter and build the site into _build/html
 	@$(BIN)/jupyter-book build --path-output . -W -n --keep-going . || { \
@@ -43,10 +43,13 @@ lab: $(VENV)/.lab ## copy the exercises into my_work/ once, open JupyterLab ther
 exercises: $(VENV)/.grade ## regenerate exercises/ from solutions/
 	@$(BIN)/llmcourse release
 
+student-bundle: $(VENV)/.grade ## what learners get, packed: _build/student-bundle.zip
+	@$(BIN)/llmcourse bundle
+
 demo-class: $(VENV)/.grade ## six sample learners: released, submitted, graded, with feedback and a table
 	@$(BIN)/llmcourse demo-class
 
-bench: $(VENV)/.everything ## speed, memory and recall, against public peers: tables, plots, benchmarks/results/ (an hour)
+bench: $(VENV)/.everything ## speed, memory, recall and training, beside public peers: tables, plots, benchmarks/results/ (an hour and a half)
 	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit; done
 
 fmt: $(VENV)/.test ## bring code and notebooks into their canonical form

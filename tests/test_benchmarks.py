@@ -4,22 +4,27 @@ import json
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from llmcourse import accounting
-from llmcourse.models import OneMemoryConfig
+from llmcourse.models import GPT2Config, KimiK3Config, KimiLinearConfig, OneMemoryConfig
 from llmcourse.models.one_memory import MEMORIES
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
+PRESETS = ["GPT-2", "Kimi Linear", "Kimi K3"]
 REPORTS = {  # words of each one's report
     "kernels": ["kda chunked"],
     "recall": ["mqar", "diary", *MEMORIES],
     "decoding": ["tokens/s", *MEMORIES],
     "moe": ["dense", "experts", "forward+backward"],
     "mla": ["explicit", "absorbed", "faster"],
+    "growth": ["ms a token at", "growth", *PRESETS],
+    "training": ["text", "mqar", "diary", "processor s", *PRESETS],
 }
 
 
@@ -91,6 +96,46 @@ def test_results_of_latent_attention_are_of_equal_forms_on_a_cache_of_latents_on
             assert row["bytes"] == 4 * numbers
             assert row["difference"] < 1e-5
             assert 0 < row["least_s"] <= row["median_s"]
+
+
+def test_time_of_a_token_grows_as_little_as_asked_in_both_kimi_models():
+    found = results("growth")
+    rows, grown = found["rows"], found["growth"]
+    configs = {
+        "GPT-2": replace(GPT2Config.tiny(), context_length=16384),
+        "Kimi Linear": KimiLinearConfig.tiny(),
+        "Kimi K3": KimiK3Config.tiny(),
+    }
+    for name, config in configs.items():
+        mine = [row for row in rows if row["model"] == name]
+        contexts = [row["context"] for row in mine]
+        assert contexts == sorted(contexts) and (contexts[0], contexts[-1]) == (1024, 16384)
+        assert grown[name] == pytest.approx(mine[-1]["median_s"] / mine[0]["median_s"])
+        for row in mine:
+            held = accounting.cache_bytes(config, row["context"], bytes_per_number=4)
+            assert row["bytes"] == held
+            assert 0 < row["least_s"] <= row["median_s"]
+    assert found["targets"] == {"Kimi Linear": 1.3, "Kimi K3": 1.3}
+    assert max(grown["Kimi Linear"], grown["Kimi K3"]) <= 1.3 < grown["GPT-2"]
+
+
+def test_every_preset_reaches_its_targets_of_training_within_the_time():
+    found = results("training")
+    rows = found["rows"]
+    assert {"cpu", "date", "torch", "python"} <= found["machine"].keys()
+    cases = sorted((row["preset"], row["task"], row["seed"]) for row in rows)
+    seeds = range(found["budget"]["seeds"])
+    assert cases == sorted(product(PRESETS, ["text", "mqar", "diary"], seeds))
+    for row in rows:
+        if (row["preset"], row["task"]) == ("GPT-2", "diary"):
+            assert row["target"] is row["reached"] is None  # the script says why
+        elif row["task"] == "text":
+            assert row["reached"] and row["loss"] <= row["target"] < found["bigram_loss"], row
+        else:
+            assert row["reached"] and row["accuracy"] >= row["target"] > 0.5, row
+    spent = sum(row["processor_seconds"] for row in rows) / 60 / found["cores"]
+    assert found["minutes"] == pytest.approx(spent)
+    assert spent <= found["most_minutes"]
 
 
 def test_results_of_moe_are_of_one_amount_of_arithmetic_but_for_the_router():

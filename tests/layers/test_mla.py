@@ -13,7 +13,8 @@ from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 from transformers.models.kimi_linear import modeling_kimi_linear as kimi
 
 from llmcourse.cache import KVCache, LatentCache
-from llmcourse.layers.mla import PUBLIC_NAMES, MultiHeadLatentAttention, rotate
+from llmcourse.layers.mla import PUBLIC_NAMES, MultiHeadLatentAttention, read_once, rotate
+from llmcourse.ops import softmax
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kimi_k3_tiny"
 D, H, R, K, S, V = 24, 3, 10, 7, 4, 5
@@ -357,6 +358,21 @@ def test_bfloat16_in_bfloat16_out_and_close():
     got = torch.cat(pieces, dim=1)
     assert (got.dtype, memory.bytes) == (torch.bfloat16, 2 * 12 * (R + S) * 2)
     assert error(got.double(), expected) < 0.1  # 8 bits, through five products
+
+
+@pytest.mark.parametrize("how", ["bfloat16", "autocast"])
+def test_one_token_reads_in_bfloat16_what_several_read(how):
+    """`read_once` against `softmax.parallel`, both from the same page, in half precision."""
+    q, page = randn(2, 1, H, R + S).float(), randn(2, 9, R + S, seed=1).float()
+    expected = softmax.parallel(q, page[:, :, None], page[:, :, None, :R], scale=1.0)
+    if how == "bfloat16":
+        got = read_once(q.bfloat16(), page.bfloat16(), R)
+        assert got.dtype == torch.bfloat16
+        assert error(got.float(), expected) < 2e-2
+    else:
+        with torch.autocast("cpu", torch.bfloat16):
+            got = read_once(q, page, R)
+        assert got.dtype == torch.float32 and error(got, expected) < 1e-6
 
 
 def test_on_the_meta_device_shapes_alone():
