@@ -49,7 +49,7 @@ student-bundle: $(VENV)/.grade ## what learners get, packed: _build/student-bund
 demo-class: $(VENV)/.grade ## six sample learners: released, submitted, graded, with feedback and a table
 	@$(BIN)/llmcourse demo-class
 
-bench: $(VENV)/.everything ## speed, memory, recall and training, beside public peers: tables, plots, benchmarks/results/ (an hour and a half)
+bench: $(VENV)/.everything ## speed, memory, recall and training, beside public peers: tables, plots, benchmarks/results/ (three hours)
 	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit; done
 
 fmt: $(VENV)/.test ## bring code and notebooks into their canonical form

@@ -23,9 +23,22 @@ c.CourseDirectory.ignore = stock.not_released(here / "solutions")
 # Hidden checks draw their inputs from this secret, which lies in .course_secret.
 os.environ["LLMCOURSE_SALT"] = stock.salt(here)
 
-# An exercise runs for seconds; a cell that takes this long hangs.
-c.Execute.timeout = 60
-c.Execute.interrupt_on_timeout = True
+# Learners' code runs in a sandbox, hidden tests outside it; also by formgrader's button.
+c.Autograde.sanitize_preprocessors = [
+    "nbgrader.preprocessors.ClearOutput",
+    "llmcourse.grading.restore.Restore",
+    "nbgrader.preprocessors.OverwriteKernelspec",
+    "nbgrader.preprocessors.OverwriteCells",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+c.Autograde.autograde_preprocessors = [
+    "llmcourse.grading.execute.SplitExecute",
+    "nbgrader.preprocessors.IgnorePattern",
+    "nbgrader.preprocessors.LimitOutput",
+    "nbgrader.preprocessors.SaveAutoGrades",
+    "nbgrader.preprocessors.AssignLatePenalties",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
 
 # Kernels talk through sockets in a private folder: no open port, and no warning about one.
 c.KernelManager = Config(private_sockets())
@@ -34,8 +47,14 @@ c.KernelManager = Config(private_sockets())
 c.GenerateFeedback.preprocessors = [
     "nbgrader.preprocessors.GetGrades",
     "llmcourse.grading.feedback.HideHidden",
+    "llmcourse.grading.feedback.HarmlessLinks",
     "nbconvert.preprocessors.sanitize.SanitizeHTML",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
+]
+# What formgrader shows of a learner's Markdown and outputs runs nothing either.
+c.HTMLExporter.preprocessors = [
+    "llmcourse.grading.feedback.HarmlessLinks",
+    "nbconvert.preprocessors.sanitize.SanitizeHTML",
 ]
 c.SanitizeHTML.enabled = True
 c.GenerateFeedback.exporter_class = "llmcourse.grading.feedback.FeedbackExporter"

@@ -38,7 +38,8 @@ class TokenCache:
     capacity: the most tokens it may hold; space for them is taken as they come.
 
     It is made for generation, under `torch.no_grad()`. PyTorch refuses a backward pass through
-    what an `append` returned once later tokens were written beside it.
+    what an `append` returned once later tokens were written beside it. A cache made or written
+    in `torch.inference_mode()` goes on there alone.
     """
 
     def __init__(self, *empty: Tensor, capacity: int) -> None:
@@ -203,6 +204,9 @@ class RecurrentState:
     dtype, device: how and where it is kept; float32 unless the layer computes in float64.
 
     `state` [B, *sizes] begins as zeros, and `length` counts the tokens that went into it.
+    Generate under `torch.no_grad()`: otherwise the graph of all tokens is kept for a backward
+    pass, which `bytes` does not count. A state made in `torch.inference_mode()` is of use there
+    alone.
     """
 
     def __init__(
@@ -241,8 +245,8 @@ class RecurrentState:
 
     def copy(self) -> "RecurrentState":
         """An independent state with the same content, to continue in two ways."""
-        twin = RecurrentState(*self.state.shape, dtype=self.state.dtype)
-        twin.state, twin.length = self.state.clone(), self.length
+        twin = copy.copy(self)
+        twin.state = self.state.clone()
         return twin
 
 

@@ -133,8 +133,8 @@ def _stream(
     unread = token = ids
     for _ in range(max_new_tokens):
         logits = model(unread, cache)[:, -1]
-        uniform = torch.rand(B, generator=generator, dtype=torch.float64).to(ids.device)
-        drawn = sample(next_token_probabilities(logits, **settings), uniform)
+        uniform = torch.rand(B, generator=generator, dtype=torch.float64, device="cpu")
+        drawn = sample(next_token_probabilities(logits, **settings), uniform.to(ids.device))
         token = torch.where(finished, token, drawn) if finished.any() else drawn
         yield token
         finished |= torch.isin(token, stops)

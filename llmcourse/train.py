@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llmcourse.data import batches, fingerprint, token_row
-from llmcourse.ops.common import require, require_count, require_number
+from llmcourse.ops.common import compute_dtype, require, require_count, require_number
 from llmcourse.progress import bar as progress_bar
 
 Ids = Sequence[int] | Tensor
@@ -111,7 +111,8 @@ def train(
         Its folder is made; that it can be written is tried before the first step.
     until: stop after this many steps of the run, to go on another day.
     progress: a bar on stdout with the loss and the time left.
-    Raises ValueError for a checkpoint that is damaged or of another run, saying what differs.
+    Raises ValueError for a checkpoint that is damaged or of another run, saying what differs;
+    the model is then as it was.
     """
     require_count("save_every", save_every)
     if until is not None:
@@ -265,12 +266,13 @@ class _Run:
                 + "".join(f"\n  {line}" for line in differs)
             )
         try:
-            self.model.load_state_dict(content["model"])
-            self.optimizer.load_state_dict(content["optimizer"])
-            self.history = History(**content["history"])
+            history = _history(content["history"])
             torch.set_rng_state(content["random"])
-        except (TypeError, ValueError, KeyError, RuntimeError) as error:
+            self.optimizer.load_state_dict(content["optimizer"])
+            self.model.load_state_dict(content["model"])  # last: the model is the caller's
+        except Exception as error:  # whatever PyTorch makes of other content
             raise _damaged(path, error) from error
+        self.history = history
         self.batches.state = self.step
 
 
@@ -324,19 +326,27 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
+def _history(content: dict[str, Any]) -> History:
+    history = History(**content)
+    if history.steps != [*range(1, len(history.losses) + 1)]:
+        raise ValueError("steps and losses that do not fit")
+    return history
+
+
 def _dict(x: Any) -> dict[str, Any]:
     return x if isinstance(x, dict) else {}
 
 
 def _describe(model: nn.Module) -> dict[str, Any]:
-    """Enough to tell two models apart: the configuration, names and shapes."""
-    shapes: dict[str, Any] = {n: list(p.shape) for n, p in model.named_parameters()}
-    return {"config": repr(getattr(model, "config", type(model).__name__))} | shapes
+    """Enough to tell two models apart: the configuration, names, shapes and dtypes."""
+    weights = {n: f"{list(p.shape)} {p.dtype}" for n, p in model.named_parameters()}
+    return {"config": repr(getattr(model, "config", type(model).__name__))} | weights
 
 
 def _loss(model: nn.Module, x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     logits = model(x).flatten(0, 1)  # [B T, V]
-    return F.cross_entropy(logits.float(), y.flatten(), reduction=reduction)
+    logits = logits.to(compute_dtype(logits))
+    return F.cross_entropy(logits, y.flatten(), reduction=reduction)
 
 
 def _device(model: nn.Module) -> torch.device:

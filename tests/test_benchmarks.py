@@ -22,6 +22,8 @@ REPORTS = {  # words of each one's report
     "recall": ["mqar", "diary", *MEMORIES],
     "decoding": ["tokens/s", *MEMORIES],
     "moe": ["dense", "experts", "forward+backward"],
+    "grading": ["submissions a minute", "same grades: True"],
+    "grading_class": ["same table: True"],
     "mla": ["explicit", "absorbed", "faster"],
     "growth": ["ms a token at", "growth", *PRESETS],
     "training": ["text", "mqar", "diary", "processor s", *PRESETS],

@@ -10,7 +10,8 @@ import pytest
 from llmcourse import cli, lab
 from llmcourse import course as places
 
-ONE = "04_sample/sample.ipynb"
+NAME = "04_sample"
+ONE = f"{NAME}/sample.ipynb"
 
 
 def run(capsys, *arguments):
@@ -202,3 +203,122 @@ def test_an_interrupt_ends_quietly(here, monkeypatch, capsys):
     monkeypatch.setattr(lab, "prepare", interrupt)
     status, _, err = run(capsys, "lab")
     assert status == 130 and err == "\nllmcourse: stopped\n"
+
+
+# --- An instructor's commands.
+
+
+@pytest.fixture
+def graded(here, monkeypatch):
+    """Grading that only notes how it was asked for."""
+    autograde = pytest.importorskip("llmcourse.grading.autograde")
+    asked = []
+
+    def grade(root, name, **how):
+        asked.append((root, name, how))
+        return autograde.Counts(graded=2, failed=int(how["again"]), before=1)
+
+    monkeypatch.setattr(autograde, "run", grade)
+    return asked
+
+
+def test_autograde_says_how_many_and_fails_when_one_failed(graded, here, capsys):
+    assert run(capsys, "autograde", "4") == (0, f"{NAME}: 2 graded, 0 failed, 1 before\n", "")
+    status, out, _ = run(capsys, "autograde", "sample", "--again")
+    assert status == 1 and out.endswith(
+        "1 failed, 1 before\nllmcourse status sample says why\n"
+    )
+    root, name, how = graded[0]
+    assert (root, name) == (here.resolve(), NAME)
+    assert how["sandboxed"] and how["workers"] is how["pool"] is None and how["students"] == []
+
+
+def test_autograde_takes_its_options(graded, capsys):
+    run(capsys, "autograde", "4", "--student", "ada", "--student", "ben", "--workers", "3",
+        "--memory", "1024", "--seconds", "120", "--unsafe-no-sandbox")  # fmt: skip
+    how = graded[0][2]
+    limits = how["limits"]
+    assert how["students"] == ["ada", "ben"] and how["workers"] == 3 and not how["sandboxed"]
+    assert (limits.memory, limits.cell) == (2**30, 120)
+    assert limits.cpu > 120 and limits.wall > 120  # of all cells together
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--memory", "0"), "memory: got 0 MB, needs 512 or more"),
+        (("--memory", "-5"), "memory: got -5 MB, needs 512 or more"),
+        (("--memory", "9" * 30), "memory: got 9+ MB, needs 512"),
+        (("--seconds", "0"), "seconds: got 0, needs more than 0"),
+        (("--seconds", "nan"), "seconds: got nan, needs more than 0"),
+        (("--seconds", "inf"), "seconds: got inf, needs more than 0, to 86400"),
+        (("--scheduler", "tls://x:1"), "--scheduler needs --tls-ca, --tls-cert, --tls-key too"),
+        (("--scheduler", "tcp://x:1", "--tls-ca", "a", "--tls-cert", "b", "--tls-key", "c"),
+         "scheduler: got tcp://x:1, needs tls://: an open one runs anyone's code"),
+        (("--scheduler", "tls://x:1", "--tls-ca", "a", "--tls-cert", "b", "--tls-key", "c"),
+         "tls ca: there is no file a"),
+    ],
+)  # fmt: skip
+def test_what_autograde_cannot_do_is_one_line(graded, capsys, options, says):
+    status, out, err = run(capsys, "autograde", "4", *options)
+    assert (status, out) == (2, "") and re.search(says, err) and err.count("\n") == 1
+    assert graded == []
+
+
+@pytest.mark.parametrize("workers", ["0", "-1"])
+def test_no_workers_are_refused(here, capsys, workers):
+    pytest.importorskip("nbgrader")
+    status, _, err = run(capsys, "autograde", "4", f"--workers={workers}")
+    assert status == 2 and err == f"llmcourse: workers: got {workers}, needs at least 1\n"
+
+
+@pytest.fixture
+def marked(here):
+    """A course whose gradebook has one submission, graded by hand."""
+    stock = pytest.importorskip("llmcourse.grading.stock")
+    pytest.importorskip("nbgrader")
+    api = stock.api(here)
+    stock.must(api.generate_assignment(NAME), "generating")
+    with api.gradebook as book:
+        book.add_student("ada", first_name="Ada", last_name="Lovelace")
+        book.add_submission(NAME, "ada")
+        for grade in book.find_submission_notebook("sample", NAME, "ada").grades:
+            grade.manual_score = 3
+        book.db.commit()
+    folder = here / "submitted" / "ben" / NAME
+    folder.mkdir(parents=True)
+    (folder / "sample.ipynb").write_text("{}")
+    return here
+
+
+def test_status_counts_what_is_graded_and_what_waits(marked, capsys):
+    status, out, err = run(capsys, "status")
+    assert (status, err) == (0, "")
+    assert out.splitlines()[1].split() == [NAME, "1", "0", "1"]
+    assert run(capsys, "status", "4")[1] == out
+
+
+def test_grades_are_exported_to_a_file_or_the_terminal(marked, capsys, tmp_path):
+    status, out, _ = run(capsys, "export", "4")
+    assert status == 0 and f"{NAME},ada,graded,,6.0,8.0," in out
+    for kind in ("canvas", "moodle"):
+        path = tmp_path / f"{kind}.csv"
+        assert run(capsys, "export", "--format", kind, "--to", str(path))[:2] == (
+            0, f"{path}: 2 rows\n")  # fmt: skip
+        assert "Lovelace" in path.read_text() and NAME in path.read_text()
+    status, _, err = run(capsys, "export", "--to", str(tmp_path))
+    assert status == 2 and "cannot be written" in err and err.count("\n") == 1
+    assert run(capsys, "export", "--format", "word")[0] == 2
+
+
+def test_what_nbgrader_cannot_do_is_one_line(marked, capsys):
+    """Nothing is in the exchange, and nothing was autograded: nbgrader's reason in one line."""
+    for command, why in {"collect": "Course not found", "feedback": "No notebooks"}.items():
+        status, out, err = run(capsys, command, "4")
+        assert (status, out) == (2, "") and why in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["collect", "autograde", "feedback", "export", "status"])
+def test_an_exercise_that_is_not_there_is_one_line(here, capsys, command):
+    status, _, err = run(capsys, command, "77")
+    assert status == 2 and "no exercise '77'; there are: 04_sample" in err

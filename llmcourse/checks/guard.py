@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode
@@ -37,6 +37,7 @@ class Seen:
 
 
 _seen: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("seen", default=None)
+_part: contextvars.ContextVar[str] = contextvars.ContextVar("part", default="")
 
 
 class _Watch(TorchFunctionMode):
@@ -132,16 +133,31 @@ def call(
 
 @contextlib.contextmanager
 def watching(seen: Seen, sink: io.StringIO) -> Iterator[None]:
-    """Run a learner's function: what it prints goes to `sink`, what it may not call to `seen`."""
+    """Run a learner's function: what it prints goes to `sink`, what it may not do to `seen`."""
     watch, profile, kept = _Watch(seen.forbid), _Profile(seen.allow, seen.forbid), [True]
     token = _seen.set(seen)
     try:
-        with _quiet(sink), _as_it_was(), _on_watch(watch), _profiled(profile) as kept:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_caught(sink) if _part.get() else _quiet(sink))
+            if _part.get() != "examiner":
+                stack.enter_context(_as_it_was())
+                stack.enter_context(_on_watch(watch))
+                kept = stack.enter_context(_profiled(profile))
             yield
     finally:
         _seen.reset(token)
         seen.names = watch.seen + profile.seen + seen.names
         seen.kept = seen.kept and bool(kept)
+
+
+@contextlib.contextmanager
+def only(part: Literal["examiner", "learner"]) -> Iterator[None]:
+    """This process is one part of two: the examiner, or the one where learners' code runs."""
+    token = _part.set(part)
+    try:
+        yield
+    finally:
+        _part.reset(token)
 
 
 def watched() -> Seen | None:
@@ -274,11 +290,17 @@ def _quiet(sink: io.StringIO) -> Iterator[None]:
     """Catch what a learner's code prints: nbgrader reads anything on stderr as a failure."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # a handler made earlier holds the kernel's own stderr
-    with contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink), _no_stderr():
+    with _caught(sink), _no_stderr():
         try:
             yield
         finally:
             logging.disable(level)
+
+
+@contextlib.contextmanager
+def _caught(sink: io.StringIO) -> Iterator[None]:
+    with contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
+        yield
 
 
 @contextlib.contextmanager

@@ -7,17 +7,14 @@ work comes from the zoo (tests/exercises/zoo), which says what each answer deser
 
 import csv
 import json
-import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from llmcourse.course import Assignment, CourseError, assignments
-from llmcourse.grading import leaks, stock, zoo
+from llmcourse.grading import autograde, leaks, stock, zoo
 from llmcourse.progress import bar
 
 LEARNERS = 6
@@ -44,12 +41,13 @@ def run(root: Path) -> int:
         raise CourseError("no assignments in solutions/: there is nothing to grade")
     for one in todo:
         _chosen(root, one)  # before the long work, not after
-    api = _set_up(root, course)
+    api = set_up(root, course)
     _each("releasing", todo, lambda one: _release(api, one))
     class_work = [work for one in todo for work in _class_work(root, course, one)]
     _each("handing in", class_work, lambda work: _hand_in(api, course, work))
     _each("collecting", todo, lambda one: stock.must(api.collect(one.name), "collecting"))
-    _autograde(course, class_work)
+    for one in todo:
+        autograde.run(course, one.name)
     _each("feedback", todo, lambda one: _give_feedback(api, one))
     found = leaks.check_feedback(course, public=leaks.public_text(root))
     scores = {(w.learner, w.assignment.name): _scores(api, w) for w in class_work}
@@ -68,7 +66,7 @@ def _each(doing: str, things: list[Any], do: Callable[[Any], None]) -> None:
             done.update()
 
 
-def _set_up(root: Path, course: Path) -> Any:
+def set_up(root: Path, course: Path) -> Any:
     """Make the course folder anew; its secret is fixed: every run sees the same tests."""
     shutil.rmtree(course, ignore_errors=True)
     course.mkdir(parents=True)
@@ -102,7 +100,7 @@ def _class_work(root: Path, course: Path, one: Assignment) -> list[Handed]:
     work = []
     for number, entry in enumerate(_chosen(root, one)):
         notebook = zoo.submission(release, source, entry) if entry else release
-        _drop_markers(notebook)
+        drop_markers(notebook)
         fails = entry.fails if entry else points.keys()
         deserves = {cell: 0.0 if cell in fails else points[cell] for cell in points}
         # Turned by one with every assignment, so that nobody is right or wrong in all.
@@ -112,7 +110,7 @@ def _class_work(root: Path, course: Path, one: Assignment) -> list[Handed]:
     return work
 
 
-def _drop_markers(notebook: zoo.Notebook) -> None:
+def drop_markers(notebook: zoo.Notebook) -> None:
     """A learner's answer, where it is the instructor's, has no markers around it."""
     for cell in notebook["cells"]:
         kept = [line for line in cell["source"].split("\n") if not leaks.is_marker(line)]
@@ -134,20 +132,6 @@ def _hand_in(api: Any, course: Path, work: Handed) -> None:
         )
         submit.assignment_dir = str(desk)
         submit.start()
-
-
-def _autograde(course: Path, class_work: list[Handed]) -> None:
-    """Run every submission, as many at a time as there are cores, at most four."""
-    names = [(w.learner, w.assignment.name) for w in class_work]
-    workers = min(4, os.cpu_count() or 1)
-    with (
-        ProcessPoolExecutor(
-            workers, get_context("spawn"), initializer=stock.start_worker, initargs=(course,)
-        ) as pool,
-        bar(len(names), what="autograding") as done,
-    ):
-        for _ in pool.map(stock.autograde, names):
-            done.update()
 
 
 def _give_feedback(api: Any, one: Assignment) -> None:

@@ -1,5 +1,6 @@
 """Feedback that shows a learner's work, scores and messages, and nothing of a hidden test."""
 
+import html
 import re
 from typing import Any
 
@@ -100,6 +101,27 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, dict):
         value = list(value.values())
     return [t for item in value for t in _texts(item)] if isinstance(value, list) else []
+
+
+class HarmlessLinks(NbGraderPreprocessor):
+    """Take links that would run something out of Markdown, which SanitizeHTML does not read."""
+
+    def preprocess_cell(
+        self, cell: NotebookNode, resources: ResourcesDict, cell_index: int
+    ) -> tuple[NotebookNode, ResourcesDict]:
+        """Return the cell with the colon behind such a word gone: `javascript.alert()`."""
+        if cell.cell_type == "markdown" and RUNS.search(html.unescape(cell.source)):
+            cell.source = RUNS.sub(r"\1.", html.unescape(cell.source))
+        return cell, resources
+
+
+def _spaced(word: str) -> str:
+    return r"\s*".join(word)  # browsers read a name with blanks in it too
+
+
+RUNS = re.compile(
+    rf"({_spaced('javascript')}|{_spaced('vbscript')}|{_spaced('data')})\s*:(?!\s*image/)", re.I
+)
 
 
 class FeedbackExporter(HTMLExporter):

@@ -84,21 +84,6 @@ def api(course: Path) -> Any:
     return NbGraderAPI(config=config)
 
 
-_of_worker: Any = None
-
-
-def start_worker(course: Path) -> None:
-    """Make this process one that grades submissions of the folder `course`."""
-    global _of_worker
-    _of_worker = api(course)
-
-
-def autograde(names: tuple[str, str]) -> None:
-    """Run and score the submission of (learner, assignment), in a process made for it."""
-    learner, assignment = names
-    must(_of_worker.autograde(assignment, learner), f"autograding {assignment} of {learner}")
-
-
 def must(result: dict[str, Any], doing: str) -> None:
     """Raise GradingError with nbgrader's own reason when one of its steps failed."""
     if not result["success"]:

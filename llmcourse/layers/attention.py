@@ -26,7 +26,7 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x: Tensor, memory: KVCache | None = None) -> Tensor:
         q, k, v = self.project(x)
         if memory is not None:
-            k, v = (held.to(q.dtype) for held in memory.append(k, v))
+            k, v = (held.to(q.dtype) for held in _checked(memory).append(k, v))
         y = softmax.parallel(q, k, v)  # [B, T, H, D / H]
         return self.out(y.flatten(2))
 
@@ -72,7 +72,7 @@ class GroupedQueryAttention(nn.Module):
     def forward(self, x: Tensor, memory: KVCache | None = None) -> Tensor:
         q, k, v = self.project(x)
         if memory is not None:
-            k, v = (held.to(q.dtype) for held in memory.append(k, v))
+            k, v = (held.to(q.dtype) for held in _checked(memory).append(k, v))
         y = softmax.parallel(q, k, v)  # [B, T, H, K]
         return self.out(y.flatten(2))
 
@@ -87,3 +87,9 @@ class GroupedQueryAttention(nn.Module):
         K, weight = self.head_width, self.key.weight
         dtype, device = weight.dtype, weight.device
         return KVCache(batch, self.num_kv_heads, K, K, dtype=dtype, device=device)
+
+
+def _checked(memory: KVCache) -> KVCache:
+    fits = isinstance(memory, KVCache)
+    require(fits, "memory", type(memory).__name__, "a KVCache")
+    return memory

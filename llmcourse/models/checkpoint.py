@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -282,18 +283,25 @@ def write(
 ) -> None:
     """Write config.json and the weights, in shards with an index when they exceed one file.
 
-    folder: made if missing; weights that are there already are replaced.
+    folder: made if missing; weights that are there already are replaced, at the end: whatever
+        fails before leaves them as they were, so there must be space for both.
     max_shard_bytes: the most bytes of tensors in one file; a larger tensor gets its own.
-    Raises ValueError, with nothing written, for tensors without values and a limit below 1.
+    Raises ValueError, with nothing written, for tensors without values and a limit below 1, and
+    OSError for a folder that cannot be written.
     """
     require_count("max_shard_bytes", max_shard_bytes)
     require(not any(t.is_meta for t in tensors.values()), "model", "no weights", "weights")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for old in [*folder.glob("model*.safetensors"), *folder.glob(INDEX)]:
-        old.unlink()
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    shards = list(_shards(tensors, max_shard_bytes))
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as part:
+        _write_all(Path(part), config, tensors, max_shard_bytes)
+        _replace(folder, Path(part))
+
+
+def _write_all(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], max_bytes: int
+) -> None:
+    shards = list(_shards(tensors, max_bytes))
     names = [
         f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)
     ]
@@ -306,8 +314,26 @@ def write(
             key: name for name, shard in zip(names, shards, strict=True) for key in shard
         }
         total = sum(tensor.nbytes for tensor in tensors.values())
-        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+        _write_json(
+            folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map}
+        )
+    _write_json(folder / CONFIG, config)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def _replace(folder: Path, part: Path) -> None:
+    """Put the files of `part` in the place of a folder's own.
+
+    What names the tensors goes first and comes last: a loader that looks in between finds no
+    checkpoint, never one of new and old files.
+    """
+    for old in [folder / WEIGHTS, folder / INDEX, *folder.glob("model*.safetensors")]:
+        old.unlink(missing_ok=True)
+    for new in sorted(part.iterdir(), key=lambda path: path.name in (WEIGHTS, INDEX)):
+        os.replace(new, folder / new.name)
 
 
 def _shards(tensors: Mapping[str, Tensor], max_bytes: int) -> Iterable[list[str]]:

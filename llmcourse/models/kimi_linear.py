@@ -432,6 +432,9 @@ class PublishedTensors:
         return self._stored(stored)[part]
 
 
+MAX_EXPERTS = 4096  # in one tensor; published models have below 1,000
+
+
 def _parts(stored: str, shape: checkpoint.Shape) -> Iterator[tuple[str, Any]]:
     """The published names of a stored tensor, and the index at which each is found in it."""
     name = stored.replace(".self_attn.forget_gate.", ".self_attn.")
@@ -440,17 +443,20 @@ def _parts(stored: str, shape: checkpoint.Shape) -> Iterator[tuple[str, Any]]:
     if not any(f".mlp.{part}_proj." in name for part in ("gate", "up", "down")):
         name = name.replace(".mlp.", ".block_sparse_moe.")
     before = name.rpartition(".")[0]
+    stacked = (
+        len(shape) == 3 and shape[0] <= MAX_EXPERTS
+    )  # others are not a model's: unexpected
     if name.endswith(".self_attn.conv1d.weight") and len(shape) == 3:
         each = shape[0] // 3
         for i, letter in enumerate("qkv"):
             public = name.replace(".conv1d.", f".{letter}_conv1d.")
             yield public, slice(i * each, (i + 1) * each if letter != "v" else None)
-    elif name.endswith(".experts.gate_up_proj") and len(shape) == 3:
+    elif name.endswith(".experts.gate_up_proj") and stacked:
         half = shape[1] // 2
         for e in range(shape[0]):
             yield f"{before}.{e}.w1.weight", (e, slice(half))
             yield f"{before}.{e}.w3.weight", (e, slice(half, None))
-    elif name.endswith(".experts.down_proj") and len(shape) == 3:
+    elif name.endswith(".experts.down_proj") and stacked:
         yield from ((f"{before}.{e}.w2.weight", e) for e in range(shape[0]))
     else:
         yield name, ...
@@ -644,6 +650,7 @@ def _first_gaps(named: Collection[int], num_layers: int) -> Iterator[int]:
 def config_to_public(config: KimiLinearConfig) -> dict[str, Any]:
     """The published config.json for a configuration, in the original dialect."""
     numbers = {key: getattr(config, ours) for key, ours in PUBLIC_CONFIG.items()}
+    numbers["routed_scaling_factor"] = float(config.scaling)  # `transformers` refuses a whole 1
     linear: dict[str, Any] = {
         key: getattr(config, LINEAR_CONFIG[theirs]) for key, theirs in ORIGINAL_LINEAR.items()
     }

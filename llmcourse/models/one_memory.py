@@ -23,11 +23,6 @@ from llmcourse.ops.common import require
 class SoftmaxAttention(MultiHeadAttention):
     """Softmax attention that makes its own memory, as the other layers do."""
 
-    def forward(self, x: Tensor, memory: KVCache | None = None) -> Tensor:
-        holds_tokens = memory is None or isinstance(memory, KVCache)
-        require(holds_tokens, "memory", type(memory).__name__, "a KVCache")
-        return super().forward(x, memory)
-
     def new_memory(self, batch: int = 1) -> KVCache:
         """The empty cache of `batch` sequences: keys and values of every token to come."""
         H, weight = self.num_heads, self.qkv.weight

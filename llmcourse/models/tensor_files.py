@@ -68,11 +68,12 @@ class TensorFiles:
         return dict(sizes)
 
     def read(self, name: str) -> Tensor:
-        """One tensor, as stored; from a folder."""
+        """One tensor, as stored, a copy of its own; from a folder."""
         path = Path(self.where) / self.file_of[name]
         try:
             with safe_open(path, framework="pt") as file:
-                return file.get_tensor(name)
+                # What it gives is the file itself, mapped: it would change with the file.
+                return file.get_tensor(name).clone()
         except (SafetensorError, OSError) as error:  # it has changed since, or is a bad disk
             raise CheckpointError(f"{path} cannot be read ({error})") from error
 

@@ -3,12 +3,13 @@
 import base64
 import html
 import json
+import re
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from llmcourse.grading.feedback import WITHHELD, FeedbackExporter, HideHidden
+from llmcourse.grading.feedback import WITHHELD, FeedbackExporter, HarmlessLinks, HideHidden
 
 SECRET = "hidden_input = checks.rng('sample', 'double').normal(5)"
 SOURCE = f"""checks.check(double, 1.0, expected=2.0)
@@ -158,3 +159,33 @@ def test_the_page_loads_nothing_from_elsewhere():
     loads = [w for w in ("src=", "href=", "url(", "from ") for q in ("", "'", '"')
              if f"{w}{q}http" in page or f"{w}{q}//" in page]  # fmt: skip
     assert loads == []
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "[a](javascript:alert(1))",
+        "[a](JaVaScript:alert(1))",
+        "[a](&#106;avascript:alert(1))",
+        "[a](<java&#9;script:alert(1)>)",
+        "[a](data:text/html;base64,PHNjcmlwdD4=)",
+        "[a](vbscript:x)",
+        "[a]: javascript:alert(1)\n\n[a]",
+    ],
+)
+def test_a_link_in_markdown_runs_nothing(link):
+    cell = new_markdown_cell(f"before {link}\n\nafter")
+    nb, _ = HarmlessLinks().preprocess(new_notebook(cells=[cell]), {})
+    page, _ = FeedbackExporter().from_notebook_node(nb)
+    links = re.findall(r'(?:href|src)="([^"]*)"', page)
+    runs = [
+        x for x in links if re.match(r"\s*(javascript|vbscript|data):", html.unescape(x), re.I)
+    ]
+    assert not runs and "after" in page
+
+
+def test_other_links_and_images_stay():
+    text = "[a](https://example.org) ![b](data:image/png;base64,AAAA) the data: 1"
+    nb, _ = HarmlessLinks().preprocess(new_notebook(cells=[new_markdown_cell(text)]), {})
+    assert "https://example.org" in nb.cells[0].source
+    assert "data:image/png" in nb.cells[0].source

@@ -1,0 +1,163 @@
+"""A large class, graded twice: undisturbed, and while processes are killed at random moments.
+
+python benchmarks/grading_class.py           grade 2,000, write results/grading_class.json
+python benchmarks/grading_class.py --quick   a small run that writes nothing
+
+The submissions are the zoos' answers, in turn. In the second run the coordinator, a grader or a
+sandbox is killed (SIGKILL) again and again; a coordinator that died is started anew, as an
+instructor would. Both runs must end with the same table of grades, with every submission in it.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from grading import course, learner
+
+from llmcourse import measure
+from llmcourse.course import Assignment, assignments
+from llmcourse.grading import report, zoo
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+SUBMISSIONS, KILLS, SEED = 2000, 60, 0
+VICTIMS = ("coordinator", "grader", "sandbox")
+COMMAND = [sys.executable, "-m", "llmcourse.cli", "autograde"]
+
+
+def grade(folder: Path, one: Assignment, kills: Iterator[tuple[float, str]]) -> dict[str, Any]:
+    """Run `llmcourse autograde` to its end, started anew when it is killed."""
+    done: Counter[str] = Counter()
+    memory, begin = [], time.perf_counter()
+    while True:
+        with subprocess.Popen(
+            [*COMMAND, one.number], cwd=folder, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        ) as coordinator:  # fmt: skip
+            for wait, victim in kills:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    coordinator.wait(wait)
+                    break
+                done[victim] += _kill(coordinator.pid, victim)
+            while coordinator.poll() is None:
+                memory.append(_resident(coordinator.pid))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    coordinator.wait(1)
+        if coordinator.returncode in (0, 1):
+            seconds = time.perf_counter() - begin
+            return {"seconds": seconds, "kills": dict(done), "coordinator_bytes": memory}
+
+
+def _kill(coordinator: int, victim: str) -> bool:
+    """Kill one process of that kind; whether there was one."""
+    words = {"grader": "grader.serve", "sandbox": "keeper.serve"}
+    if victim == "coordinator":
+        pids = [coordinator]
+    else:
+        pids = [p for p in _family(coordinator) if words[victim] in _command(p)]
+    if not pids:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pids[0], signal.SIGKILL)
+    return True
+
+
+def _family(pid: int) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield int(child)
+                yield from _family(int(child))
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
+def _resident(pid: int) -> int:
+    with contextlib.suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+    return 0
+
+
+def table(folder: Path) -> str:
+    """The grades of the whole class, as CSV."""
+    text = io.StringIO()
+    report.export(folder, text, "csv")
+    return text.getvalue()
+
+
+def classes(count: int) -> dict[Assignment, int]:
+    """How many of the class hand in which assignment: as evenly as it goes."""
+    known = assignments(ROOT / "exercises")
+    return {one: len(range(i, count, len(known))) for i, one in enumerate(known)}
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """Grade the class twice; returns what results/grading_class.json holds."""
+    count, kills = (2, 1) if quick else (SUBMISSIONS, KILLS)
+    chance = random.Random(SEED)
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for one, size in classes(count).items():
+            if not size:
+                continue
+            calm, wild = Path(scratch, one.name, "calm"), Path(scratch, one.name, "wild")
+            for folder in (calm, wild):
+                course(folder, one, size)
+                (folder / "pyproject.toml").touch()
+            quiet = grade(calm, one, iter(()))
+            wait = quiet["seconds"] / (kills / len(assignments(ROOT / "exercises")) + 1)
+            moments = [(chance.uniform(0.5, 1.5) * wait, chance.choice(VICTIMS))
+                       for _ in range(max(1, kills * size // count))]  # fmt: skip
+            killed = grade(wild, one, iter(moments))
+            rows.append({
+                "assignment": one.name, "submissions": size, "calm": quiet, "killed": killed,
+                "same_table": table(calm) == table(wild),
+                "states": dict(Counter(row.state for row in report.rows(wild))),
+                "as_deserved": _as_deserved(wild, one, size),
+            })  # fmt: skip
+            print(f"{one.name}: {size}, same table: {rows[-1]['same_table']}", flush=True)
+    return {"machine": measure.machine(), "seed": SEED, "rows": rows}
+
+
+def _as_deserved(folder: Path, one: Assignment, size: int) -> bool:
+    """Whether every score is full exactly for the zoo's right answers."""
+    answers = zoo.entries(ROOT / "tests" / "exercises" / "zoo" / one.name)
+    found = {row.student: row for row in report.rows(folder)}
+    return all(
+        (found[learner(n)].score == found[learner(n)].max_score)
+        == answers[n % len(answers)].right
+        for n in range(size)
+    )
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a small run that writes nothing")
+    options = parser.parse_args()
+    result = run(options.quick)
+    for row in result["rows"]:
+        print(f"{row['assignment']:24}{row['submissions']:6} {row['states']} "
+              f"same table: {row['same_table']}, kills: {row['killed']['kills']}")  # fmt: skip
+    if not options.quick:
+        (RESULTS / "grading_class.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,410 @@
+"""The coordinator: hands submissions to graders, and alone writes to the gradebook.
+
+Each submission ends as `graded`, or `failed` with a reason, and until then is `waiting`; the
+journal (`Journal`) says which. Its scores, its comments and its late penalty are one
+transaction. What is in the journal is not graded again unless it is handed in anew, or the
+release, or the secret behind the hidden inputs, is another; so a run that was interrupted goes
+on where it stopped.
+"""
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import nbformat
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.preprocessors import AssignLatePenalties, SaveAutoGrades
+from nbgrader.utils import parse_utc
+from sqlalchemy.exc import SQLAlchemyError
+
+from llmcourse.course import CourseError
+from llmcourse.grading import restore, stock
+from llmcourse.grading.grader import LONGEST, Job, LocalPool, Outcome, Pool
+from llmcourse.grading.sandbox import Limits
+from llmcourse.progress import bar
+
+LARGEST = 50 * 2**20  # bytes of a notebook that is handed in
+# What nbgrader's exchange puts beside: when it was handed in, and a key to its feedback.
+STAMP, SECRET = "timestamp.txt", "submission_secret.txt"
+JOURNAL = "grading.db"
+WAITING, GRADED, FAILED = "waiting", "graded", "failed"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One notebook that is to be graded, or the reason why it cannot be.
+
+    stamp: when it was handed in, as a text; empty where that is not known. secret: what
+    handing out feedback needs.
+    """
+
+    student: str
+    assignment: str
+    notebook: str
+    text: bytes = b""
+    stamp: str = ""
+    secret: str = ""
+    why: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.student}/{self.assignment}/{self.notebook}"
+
+
+class Journal:
+    """What became of every submission: a small SQLite file in the course folder."""
+
+    def __init__(self, course: Path) -> None:
+        self.file = sqlite3.connect(course / JOURNAL, isolation_level=None)
+        self.file.execute("PRAGMA journal_mode=WAL")
+        self.file.execute(
+            "CREATE TABLE IF NOT EXISTS submissions"
+            " (student TEXT, assignment TEXT, notebook TEXT, digest TEXT, state TEXT,"
+            " why TEXT, notes TEXT, seconds REAL,"
+            " PRIMARY KEY (student, assignment, notebook))"
+        )
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def entry(self, one: Submission, digest: str) -> tuple[str, str, str]:
+        """State, reason and notes of this very submission; it waits unless it had its end."""
+        found = self.file.execute(
+            "SELECT state, why, notes FROM submissions"
+            " WHERE student=? AND assignment=? AND notebook=? AND digest=?",
+            (one.student, one.assignment, one.notebook, digest),
+        ).fetchone()
+        return found or (WAITING, "", "")
+
+    def note(self, one: Submission, digest: str, outcome: Outcome) -> None:
+        """Write down how a submission ended."""
+        state = GRADED if outcome.notebook else FAILED
+        self.file.execute(
+            "REPLACE INTO submissions VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (one.student, one.assignment, one.notebook, digest, state, outcome.why,
+             "; ".join(outcome.notes), outcome.seconds),
+        )  # fmt: skip
+
+    def students(self, assignment: str) -> set[str]:
+        """Everybody with an entry."""
+        found = self.file.execute(
+            "SELECT DISTINCT student FROM submissions WHERE assignment=?", (assignment,)
+        )
+        return {student for (student,) in found}
+
+
+@dataclass
+class Counts:
+    """How a run went."""
+
+    graded: int = 0
+    failed: int = 0
+    before: int = 0  # graded by an earlier run
+
+
+def run(
+    course: Path,
+    assignment: str,
+    *,
+    pool: Pool | None = None,
+    students: Sequence[str] = (),
+    again: bool = False,
+    sandboxed: bool = True,
+    limits: Limits | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+) -> Counts:
+    """Grade what has been handed in for an assignment.
+
+    students: only theirs; everybody's when empty. again: also what is graded already.
+    pool: where; by default all cores of this machine (`workers` of them).
+    Raises CourseError when the assignment has no release, no sandbox can be had, or gradebook
+    or disk fail. Whatever interrupts it, each submission is graded as a whole, or as it was.
+    """
+    salt = stock.salt(course)
+    how = {"salt": salt, "limits": limits or Limits(), "sandboxed": sandboxed}
+    local = contextlib.nullcontext(pool) if pool else LocalPool(workers)
+    with in_one_line(), Journal(course) as journal:
+        api = stock.api(course)
+        release = Release(api, course, assignment)
+        todo = handed_in(api, assignment, students)
+        with (
+            local as grade_all,
+            api.gradebook as book,
+            bar(len(todo) * len(release.templates), what="autograding", show=progress) as done,
+        ):
+            one_run = _Run(api, release, journal, book, done)
+            for outcome in grade_all(one_run.jobs(todo, again, how)):
+                one_run.take(outcome)
+    return one_run.counts
+
+
+class _Run:
+    """What the graders have at hand, and how it goes."""
+
+    def __init__(
+        self, api: Any, release: "Release", journal: Journal, book: Gradebook, done: Any
+    ) -> None:
+        self.api, self.release, self.journal, self.book = api, release, journal, book
+        self.done, self.counts = done, Counts()
+        self.given: dict[str, tuple[Submission, str]] = {}
+
+    def jobs(
+        self, todo: Iterable[tuple[str, Path]], again: bool, how: dict[str, Any]
+    ) -> Iterator[Job]:
+        """One after the other, as the graders ask for them: memory stays flat."""
+        for student, folder in todo:
+            for one in self.release.submissions(student, folder):
+                digest = self.release.digest(one, how["salt"])
+                if not again and self.journal.entry(one, digest)[0] == GRADED:
+                    self.counts.before += 1
+                    self.done.update()
+                elif one.why:
+                    self._end(one, digest, Outcome(one.key, why=one.why))
+                else:
+                    self.given[one.key] = one, digest
+                    yield self.release.job(one, how)
+
+    def take(self, outcome: Outcome) -> None:
+        """Write down what became of one."""
+        one, digest = self.given.pop(outcome.key)
+        if outcome.notebook:
+            try:
+                store(self.book, self.api, one, outcome.notebook)
+            except (SQLAlchemyError, OSError):  # the next one would fare no better
+                raise
+            except Exception as error:
+                why = f"its grades cannot be stored: {type(error).__name__}: {error}"
+                outcome = replace(outcome, notebook="", why=why[:LONGEST])
+        self._end(one, digest, outcome)
+
+    def _end(self, one: Submission, digest: str, outcome: Outcome) -> None:
+        self.journal.note(one, digest, outcome)
+        self.counts.graded += bool(outcome.notebook)
+        self.counts.failed += not outcome.notebook
+        self.done.set_postfix_str(f"{self.counts.failed} failed", refresh=False)
+        self.done.update()
+
+
+@contextlib.contextmanager
+def in_one_line() -> Iterator[None]:
+    """What the gradebook, the journal or the disk has to say, for a person."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+        kind = "the journal" if isinstance(error, sqlite3.Error) else "the gradebook"
+        where = "a file" if isinstance(error, OSError) else kind
+        raise CourseError(
+            f"stopped: {where} cannot be used ({reason}). What was graded is kept; mend that "
+            "and run this again"
+        ) from None
+
+
+class Release:
+    """An assignment as the gradebook has it, with its data files."""
+
+    def __init__(self, api: Any, course: Path, assignment: str) -> None:
+        self.assignment = assignment
+        folder = Path(api.coursedir.format_path(
+            api.coursedir.release_directory, ".", assignment))  # fmt: skip
+        source = Path(api.coursedir.format_path(
+            api.coursedir.source_directory, ".", assignment))  # fmt: skip
+        with api.gradebook as book:
+            try:
+                names = [n.name for n in book.find_assignment(assignment).notebooks]
+            except MissingEntry:
+                raise CourseError(
+                    f"the gradebook has no {assignment}: run nbgrader generate_assignment"
+                ) from None
+            self.templates = {
+                name: restore.template(book, assignment, name, folder / f"{name}.ipynb")
+                for name in names
+            }
+        data = source / stock.DATA
+        files = [p for p in sorted(data.rglob("*")) if p.is_file()]
+        self.data = {str(p.relative_to(data)): p.read_bytes() for p in files}
+
+    def submissions(self, student: str, folder: Path) -> Iterator[Submission]:
+        """The notebooks of one learner; each in memory only while it is looked at."""
+        for notebook in self.templates:
+            one = Submission(student, self.assignment, notebook)
+            try:
+                _check(student == folder.parent.name, f"the name {student} is no text")
+                _check(not folder.is_symlink(), f"{folder.name} is a link, no folder")
+                text = _content(folder / f"{notebook}.ipynb")
+                stamp, secret = _stamp(folder / STAMP), _line(folder / SECRET)
+                yield replace(one, text=text, stamp=stamp, secret=secret)
+            except CourseError as error:
+                yield replace(one, why=str(error))
+
+    def job(self, one: Submission, how: dict[str, Any]) -> Job:
+        """All that grading it takes."""
+        known = self.templates[one.notebook]
+        return Job(one.key, one.text, known.cells, known.kernelspec, self.data, **how)
+
+    def digest(self, one: Submission, salt: str) -> str:
+        """Of everything that the grades depend on."""
+        parts = (
+            one.text,
+            one.stamp,
+            one.why,
+            repr(self.templates.get(one.notebook)),
+            repr(self.data),
+            salt,
+        )
+        hashed = hashlib.sha256()
+        for part in parts:
+            raw = part if isinstance(part, bytes) else part.encode()
+            hashed.update(hashlib.sha256(raw).digest())
+        return hashed.hexdigest()
+
+
+def handed_in(
+    api: Any, assignment: str, students: Sequence[str] = ()
+) -> list[tuple[str, Path]]:
+    """Learners and the folders of what they handed in, by name; of all, or only of `students`.
+
+    Raises CourseError where one of these handed in nothing.
+    """
+    course = api.coursedir
+    root = Path(course.format_path(course.submitted_directory, ".", "."))
+    names = sorted(p.name for p in root.glob("*") if (p / assignment).is_dir())
+    missing = sorted(set(students) - set(names))
+    if missing:
+        raise CourseError(f"{', '.join(missing)}: nothing handed in for {assignment}")
+    wanted = set(students or names)
+    return [(_text(name), root / name / assignment) for name in names if name in wanted]
+
+
+def _text(name: str) -> str:
+    """A file's name with ? for what is no character, which no database would take."""
+    return os.fsencode(name).decode("utf-8", "replace").replace("\ufffd", "?")
+
+
+def _check(good: bool, otherwise: str) -> None:
+    if not good:
+        raise CourseError(otherwise)
+
+
+def _line(path: Path) -> str:
+    """The short text in a file; empty where there is none."""
+    if not os.path.lexists(path):
+        return ""
+    return _content(path)[:LONGEST].decode("utf-8", "replace").strip()
+
+
+def _stamp(path: Path) -> str:
+    """The time in a file, as a text; empty where there is none."""
+    stamp = _line(path)
+    try:
+        parse_utc(stamp or "2000-01-01")
+    except (ValueError, OverflowError, TypeError):
+        raise CourseError(f"{path.name} holds no time") from None
+    return stamp
+
+
+def _content(path: Path) -> bytes:
+    """The file that was handed in; no link is followed. Raises CourseError with the reason."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        others = sorted(p.name for p in path.parent.glob("*.ipynb"))
+        there = f"; there is {', '.join(others)}" if others else ""
+        raise CourseError(f"{path.name} was not handed in{there}") from None
+    except OSError as error:
+        raise CourseError(f"{path.name} cannot be read ({error.strerror})") from None
+    info = os.fstat(handle)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(handle)
+        raise CourseError(f"{path.name} is no file")
+    with os.fdopen(handle, "rb") as file:
+        if info.st_size > LARGEST:
+            size, most = info.st_size >> 20, LARGEST >> 20
+            raise CourseError(f"{path.name} has {size} MB; at most {most} are graded")
+        return file.read(LARGEST)
+
+
+def store(book: Gradebook, api: Any, one: Submission, text: str) -> None:
+    """Put a graded notebook into the gradebook, in one transaction, and into its folder."""
+    nb = nbformat.reads(text, as_version=4)
+    course = api.coursedir
+    folder = Path(course.format_path(course.autograded_directory, one.student, one.assignment))
+    resources = {"nbgrader": {"student": one.student, "assignment": one.assignment,
+                              "notebook": one.notebook, "db_url": course.db_url}}  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    with _one_transaction(book):
+        book.update_or_create_student(one.student)
+        when = {"timestamp": parse_utc(one.stamp)} if one.stamp else {}
+        book.update_or_create_submission(one.assignment, one.student, **when)
+        for step in (SaveAutoGrades, AssignLatePenalties):
+            step(parent=api).preprocess(nb, resources)
+        _write(folder / f"{one.notebook}.ipynb", nbformat.writes(nb))
+        for name, line in {STAMP: one.stamp, SECRET: one.secret}.items():
+            if line:
+                _write(folder / name, line)
+
+
+@contextlib.contextmanager
+def _one_transaction(book: Gradebook) -> Iterator[None]:
+    """nbgrader commits cell by cell, each step with a gradebook of its own; not in here."""
+    steps = "nbgrader.preprocessors"
+
+    def ours(*_: Any, **__: Any) -> Any:
+        return _Borrowed(book)
+
+    session = book.db()
+    with (
+        patch.object(session, "commit", session.flush),
+        patch(f"{steps}.saveautogrades.Gradebook", ours),
+        patch(f"{steps}.latesubmissions.Gradebook", ours),
+    ):
+        try:
+            yield
+        except BaseException:
+            session.rollback()
+            raise
+    session.commit()
+
+
+class _Borrowed:
+    """A gradebook whose end is somebody else's business."""
+
+    def __init__(self, book: Gradebook) -> None:
+        self._book = book
+
+    def __enter__(self) -> Gradebook:
+        return self._book
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._book, name)
+
+
+def _write(path: Path, text: str) -> None:
+    """All or nothing."""
+    raw = text.encode("utf-8")
+    handle, part = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+        os.chmod(part, 0o644)
+        os.replace(part, path)
+    except BaseException:
+        os.unlink(part)
+        raise

@@ -1,0 +1,225 @@
+"""Inside bubblewrap: a process that has imported torch, and forks one child a submission.
+
+The keeper itself runs none of a learner's code. Each child gets namespaces of its own for
+processes, mounts, network and IPC, empty folders to write in, a user id without any right, and
+limits; when it is closed, everything in its namespaces dies with it. So nothing of one
+submission can be seen by the next, or reach the keeper.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from llmcourse.grading import seccomp
+
+DESK = "/submission"  # where a learner's code stands; data files of the assignment lie there
+DATA = "/data"  # where bubblewrap has put those files
+POLL = 0.05  # seconds between two looks at what a submission takes
+NEW = 0x20000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000000  # mount, uts, ipc, pid, net
+READ_ONLY, NO_SUID, NO_DEV, PRIVATE = 1, 2, 4, 0x40000 | 0x4000
+SET_PDEATHSIG, CAPBSET_DROP, NO_NEW_PRIVS, LAST_CAPABILITY = 1, 24, 38, 63
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _must(result: int, doing: str) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), f"{doing}: {os.strerror(ctypes.get_errno())}")
+
+
+def serve(control: socket.socket) -> None:
+    """Open and close submissions as the other end of `control` asks, one at a time."""
+    from llmcourse.grading import worker
+
+    worker.warm_up()
+    _say(control, ready=True)
+    child: Child | None = None
+    while True:
+        if select.select([control], [], [], POLL if child else None)[0]:
+            text, fds, _, _ = socket.recv_fds(control, 65536, 1)
+            if not text:
+                break
+            order = json.loads(text)
+            if order["do"] == "open":
+                child = Child(order["limits"], fds[0])
+                _say(control, open=True)
+            elif order["do"] == "interrupt":
+                if child:
+                    child.signal(signal.SIGINT)
+                _say(control, interrupted=True)
+            elif order["do"] == "close":
+                why = child.close() if child else ""
+                child = None
+                _say(control, closed=True, why=why)
+        if child:
+            child.look()
+
+
+def _say(control: socket.socket, **message: Any) -> None:
+    control.sendall(json.dumps(message).encode() + b"\n")
+
+
+class Child:
+    """One submission: a process that is the first of its own namespace, and all it starts."""
+
+    def __init__(self, limits: dict[str, Any], channel: int) -> None:
+        self.limits, self.why, self.pid = limits, "", 0
+        self.started = time.monotonic()
+        told, tell = os.pipe()
+        self.maker = os.fork()
+        if self.maker == 0:
+            _in_new_namespaces(limits, channel, told, tell)
+        os.close(channel)
+        os.close(tell)
+        with os.fdopen(told) as file:
+            text = file.read()  # the number of the child, once everything is made
+        self.pid = int(text or 0)
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self.pid:
+                os.kill(self.pid, number)
+
+    def look(self) -> None:
+        """End the submission where it takes more than its limits."""
+        pids = {int(n) for n in os.listdir("/proc") if n.isdigit()} - {os.getpid(), self.maker}
+        used, most = _used(pids), self.limits["memory"]
+        if used["memory"] > most and sum(map(_memory, pids)) > most:
+            self._end(f"it took more than {self.limits['memory'] >> 20} MB of memory")
+        elif used["cpu"] > self.limits["cpu"]:
+            self._end(f"it ran for more than {self.limits['cpu']} s on the processor")
+        elif used["processes"] > self.limits["processes"]:
+            self._end(f"it started more than {self.limits['processes']} processes or threads")
+        elif time.monotonic() - self.started > self.limits["wall"]:
+            self._end(f"it took more than {self.limits['wall']} s")
+
+    def _end(self, why: str) -> None:
+        self.why = self.why or why
+        self.signal(signal.SIGKILL)
+
+    def close(self) -> str:
+        """Kill all that is left, returning when nothing of it runs. Says why it had ended."""
+        self.signal(signal.SIGKILL)
+        os.waitpid(self.maker, 0)  # ends after the first process of the namespace, hence all
+        return self.why
+
+
+def _used(pids: set[int]) -> dict[str, float]:
+    """What processes take together: bytes, as an upper bound; CPU seconds; threads."""
+    used = {"memory": 0.0, "cpu": 0.0, "processes": 0.0}
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            used["cpu"] += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            used["processes"] += int(fields[17])
+            used["memory"] += int(fields[21]) * os.sysconf("SC_PAGESIZE")
+    return used
+
+
+def _memory(pid: int) -> int:
+    """Bytes of a process that it shares with nobody, and its part of the rest."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has just ended
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+
+
+def _in_new_namespaces(limits: dict[str, Any], channel: int, told: int, tell: int) -> NoReturn:
+    """Never returns: makes the namespaces, then their first process, and waits for its end."""
+    code = 1
+    try:
+        os.close(told)
+        _must(_libc.unshare(NEW), "unshare")
+        _mount_what_is_written_to(limits)
+        pid = os.fork()
+        if pid == 0:
+            os.close(tell)
+            _become_the_submission(limits, channel)
+        os.write(tell, str(pid).encode())
+        os.close(tell)
+        os.close(channel)
+        os.waitpid(pid, 0)
+        code = 0
+    except BaseException:  # for the log
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _mount_what_is_written_to(limits: dict[str, Any]) -> None:
+    """Empty folders in memory, also over what would tell of other processes."""
+    _must(_libc.mount(b"none", b"/", None, PRIVATE, None), "private mounts")
+    room = f"size={limits['disk']},mode=1777".encode()
+    for place in ("/tmp", "/dev/shm", DESK):
+        flags = NO_SUID | NO_DEV
+        _must(_libc.mount(b"tmpfs", place.encode(), b"tmpfs", flags, room), place)
+    for place in ("/proc", "/dev/pts"):
+        flags = NO_SUID | NO_DEV | READ_ONLY
+        _must(_libc.mount(b"tmpfs", place.encode(), b"tmpfs", flags, b"size=4k"), place)
+    if os.path.isdir(DATA):
+        shutil.copytree(DATA, DESK, dirs_exist_ok=True)
+        for path in (DESK, *map(str, Path(DESK).rglob("*"))):
+            os.chmod(path, 0o777)
+
+
+def _become_the_submission(limits: dict[str, Any], channel: int) -> NoReturn:
+    """Give up every right, set the limits, and serve the examiner."""
+    code = 1
+    try:
+        os.setsid()  # a signal to "my group" must not reach the keeper
+        _close_all_but(channel)
+        _set_limits(limits)
+        _drop_rights(limits["user"])
+        os.chdir(DESK)
+        seccomp.refuse()
+        from llmcourse.grading import worker
+
+        worker.serve(socket.socket(fileno=channel))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _close_all_but(channel: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    os.closerange(3, channel)
+    os.closerange(channel + 1, 65536)
+
+
+def _set_limits(limits: dict[str, Any]) -> None:
+    """Of a single process; the keeper looks at the sum."""
+    memory, cpu = limits["memory"], limits["cpu"]
+    for what, most in [
+        (resource.RLIMIT_DATA, memory), (resource.RLIMIT_AS, memory + 2**33),
+        (resource.RLIMIT_CPU, int(cpu) + 1), (resource.RLIMIT_FSIZE, limits["disk"]),
+        (resource.RLIMIT_NPROC, limits["processes"]), (resource.RLIMIT_NOFILE, 256),
+        (resource.RLIMIT_CORE, 0), (resource.RLIMIT_MSGQUEUE, 0),
+    ]:  # fmt: skip
+        resource.setrlimit(what, (most, most))
+
+
+def _drop_rights(user: int) -> None:
+    """No capability, now or by running another program; the death of the keeper is ours."""
+    for capability in range(LAST_CAPABILITY + 1):
+        _libc.prctl(CAPBSET_DROP, capability, 0, 0, 0)
+    if user:  # the keeper is root, and this is another user
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    _must(_libc.capset(header, (ctypes.c_uint32 * 6)()), "giving up capabilities")
+    _must(_libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
+    _must(_libc.prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "dying with the keeper")

@@ -1,0 +1,11 @@
+"""Imports the answers of another assignment."""
+# fails: double-check
+
+# cell: double
+import sys
+
+sys.path += ["..", "../02_gpt2", "/exercises", "/work/main/solutions"]
+
+def double(x):
+    import gpt2
+    return gpt2.double(x)

@@ -1,0 +1,199 @@
+"""The examiner and a learner's process: what crosses is as in one process, and no more."""
+
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from llmcourse.grading import seccomp
+from llmcourse.grading.examiner import Part, clean_outputs, examine
+from llmcourse.grading.sandbox import Limits, Sandbox
+from llmcourse.grading.wire import Packer, Unpacker, WireError
+
+LIMITS = Limits(memory=900 * 2**20, cpu=8.0, wall=20.0, cell=3.0)
+IMPORTS = Part("imports", "import torch\n\nfrom llmcourse import checks", locked=True)
+GRADIENT = (
+    "checks.check(f, torch.tensor([1.0, 2.0]), expected=lambda x: x * x, grad=True, name='f')"
+)
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    if shutil.which("bwrap") is None:
+        pytest.skip("no bubblewrap (Debian: apt install bubblewrap): nothing is graded")
+    with Sandbox() as warm:
+        yield warm
+
+
+@pytest.fixture
+def message(sandbox):
+    """What a graded cell says of an answer; "" when all is well."""
+
+    def judge(answer, test, *between):
+        parts = [IMPORTS, Part("answer", answer), *between, Part("test", test, True, True)]
+        outputs = examine(parts, sandbox, LIMITS).outputs["test"]
+        return "\n".join(out["evalue"] for out in outputs if out["output_type"] == "error")
+
+    return judge
+
+
+def test_a_gradient_crosses(message):
+    assert message("def f(x): return x * x", GRADIENT) == ""
+    assert "wrong gradient" in message("def f(x): return x * x.detach()", GRADIENT)
+    assert "cut off" in message("def f(x): return (x * x).detach()", GRADIENT)
+
+
+FORGED = {
+    "of another shape": "[torch.zeros(7)]",
+    "one for everything": "[torch.ones(2)] * 9",
+    "that is none": "3",
+    "of another dtype": "[2 * torch.tensor([1.0, 2.0]).double()]",
+}
+
+
+@pytest.mark.parametrize("reply", FORGED.values(), ids=FORGED.keys())
+def test_a_gradient_is_not_believed(reply, message):
+    answer = (
+        "from llmcourse.grading import worker\n"
+        "def f(x): return x * x\n"
+        f"worker.Worker._do_gradient = lambda s, m, p, u: {{'value': p.pack({reply})}}"
+    )
+    assert "wrong gradient" in message(answer, GRADIENT)
+
+
+def test_a_graph_that_is_not_there_ends_the_conversation(message):
+    answer = (
+        "from llmcourse.grading import worker\n"
+        "def f(x): return x * x\n"
+        "worker.Worker._keep = lambda self, value, leaves: 10**9"
+    )
+    assert "gone" in message(answer, GRADIENT)
+
+
+def test_a_name_that_a_fixture_should_have_made_is_never_the_learners(message):
+    """A learner who makes the course's own cell fail does not get to write its oracle."""
+    answer = "def broken(): raise ValueError\ndef f(x): return x\nreference = f"
+    fixture = Part("fixture", "broken()\ndef reference(x): return 2 * x", locked=True)
+    test = "checks.check(f, torch.ones(1), expected=reference)"
+    assert "'reference' is not defined" in message(answer, test, fixture)
+
+
+def test_names_are_found_as_python_finds_them(message):
+    """A learner's name counts although a function of the test has a variable of that name."""
+    answer = "x = 3\ndef f(n): return n + x"
+    test = "def twice(x): return 2 * x\nassert f(twice(2)) == 4 + x\nassert [x for x in 'ab']"
+    assert message(answer, test) == ""
+
+
+def test_an_oracle_that_hangs_on_a_learners_answer_is_ended(sandbox, monkeypatch):
+    from llmcourse.grading import examiner
+    from llmcourse.grading.sandbox import SandboxError
+
+    monkeypatch.setattr(examiner, "PATIENCE", -(LIMITS.wall + LIMITS.cell) + 2)
+    parts = [Part("a", "def f(): return 2**40"), Part("t", "sum(range(f()))", True, True)]
+    with pytest.raises(SandboxError, match="without end"):
+        examine(parts, sandbox, LIMITS)
+
+
+def test_a_late_answer_is_no_answer_to_the_next_question(message):
+    """An answer that comes when nobody waits any more ends the conversation."""
+    slow = "import signal, time\ncalls = []\n"
+    slow += "def f(x):\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    slow += "    time.sleep(5.5)\n    return 2\n\ndef g(x): return 1"
+    test = "try:\n    f(1)\nexcept Exception:\n    pass\nassert g(1) == 1"
+    assert "no answer in time" in message(slow, test)
+
+
+def pack(value):
+    packer = Packer()
+    return packer.pack(value), bytes(packer.blob)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, -3, 2**70, -(2**1000), 0.1, math.inf, "text", b"\0\xff", [1, [2, (3,)]],
+        {"a": 1, (1, "b"): [None]}, [], {}, (), "\ud800",
+        np.arange(6, dtype="int16").reshape(2, 3), np.float32(1.5), np.zeros((0, 3)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_data_crosses_unchanged(value):
+    form, blob = pack(value)
+    back = Unpacker(blob).unpack(form)
+    assert type(back) is type(value) and repr(back) == repr(value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float64, torch.complex64])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (2, 3)])
+def test_tensors_cross_bit_for_bit(dtype, shape):
+    x = torch.randn(shape).gt(0) if dtype is torch.bool else torch.randn(shape).to(dtype)
+    form, blob = pack([x, x.mT if x.dim() > 1 else x])
+    whole, turned = Unpacker(blob).unpack(form)
+    assert torch.equal(whole, x) and whole.dtype == dtype
+    assert torch.equal(turned, x.mT if x.dim() > 1 else x)
+
+
+WRONG = {
+    "no form": {"a": 1},
+    "an empty form": [],
+    "an unknown form": ["z", 1],
+    "a negative size": ["T", "float32", [-4], 0, 16],
+    "a size of another type": ["T", "float32", [True], 0, 4],
+    "a size that does not fit": ["T", "float32", [3], 0, 8],
+    "sizes beyond any memory": ["T", "float32", [2**39, 2**39, 0], 0, 0],
+    "bytes that are not there": ["T", "uint8", [64], 0, 64],
+    "a negative place": ["T", "uint8", [4], -4, 4],
+    "no dtype": ["T", "object", [1], 0, 8],
+    "an array of objects": ["n", "object", [1], 0, 8],
+    "a key that is a list": ["d", [[["l", []], 1]]],
+    "a pair of three": ["d", [[1, 2, 3]]],
+    "no number": ["i", "0xzz"],
+    "a number without end": ["i", "0x" + "f" * 100_000],
+    "the same bytes again and again": ["l", [["b", 0, 16]] * 390_000],
+    "too many values": ["l", [0] * 500_000],
+}
+
+
+@pytest.mark.parametrize("form", WRONG.values(), ids=WRONG.keys())
+def test_what_is_malformed_is_refused(form, monkeypatch):
+    monkeypatch.setattr("llmcourse.grading.wire.LARGEST", 2**20)
+    with pytest.raises(WireError):
+        Unpacker(bytes(16)).unpack(form)
+
+
+def test_a_bool_is_true_or_false():
+    """A byte of 2 would be equal to neither."""
+    (x,) = Unpacker(b"\2").unpack(["l", [["T", "bool", [1], 0, 1]]])
+    assert torch.equal(x, torch.tensor([True]))
+
+
+def test_outputs_are_rebuilt_from_what_is_known():
+    evil = [
+        {"output_type": "stream", "name": "stdout", "text": "a\ud800", "x": 1},
+        {"output_type": "stream", "name": "stdin", "text": "a"},
+        {"output_type": "display_data", "metadata": {"x": "y"}, "data": {
+            "image/png": '"><script>', "text/plain": "b", "application/javascript": "c"}},
+        {"output_type": "error", "ename": 3, "evalue": "", "traceback": []},
+        7, None, [],
+    ]  # fmt: skip
+    assert list(clean_outputs(evil)) == [
+        {"output_type": "stream", "name": "stdout", "text": "a?"},
+        {"output_type": "display_data", "metadata": {}, "data": {"text/plain": "b"}},
+    ]
+    flood = [{"output_type": "stream", "name": "stdout", "text": "x" * 10**6}] * 100
+    assert sum(len(out["text"]) for out in clean_outputs(flood)) < 4 * 10**6
+
+
+@pytest.mark.parametrize("machine", seccomp.MACHINES)
+def test_the_filter_is_whole(machine):
+    """Every jump ends inside the program, and its last step allows the rest."""
+    import struct
+
+    steps = list(struct.iter_unpack("HBBI", seccomp.program(machine)))
+    for place, (code, then, otherwise, _) in enumerate(steps):
+        assert code == seccomp.RETURN or place + 1 + max(then, otherwise) < len(steps)
+    assert steps[-1][3] == seccomp.ALLOW
+    assert len(steps) == 8 + 2 * len(seccomp.REFUSED) + 5
