@@ -190,8 +190,9 @@ def _autograde(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _limits(options: argparse.Namespace) -> Any:
-    """The limits that were asked for; more seconds for a cell are more for all of them."""
-    limits = _grading("sandbox").Limits()
+    """The course's limits, or those asked for; more seconds for a cell are more for all."""
+    settings = _grading("stock").settings(course.find_root())
+    limits = _grading("execute").SplitExecute(config=settings).limits
     if options.memory is not None:
         if not LEAST_MEMORY <= options.memory < 2**30:
             raise CourseError(

@@ -294,6 +294,12 @@ def test_states_reorder_and_copy_as_keys_and_values_do():
     assert torch.equal(memory.state, numbers) and memory.length == 7
 
 
+def test_when_every_beam_has_ended_what_is_left_can_still_be_copied():
+    cache = Cache([make(), LatentCache(2, 3, 1), page()])
+    cache.reorder(torch.tensor([], dtype=torch.int64))
+    assert cache.copy().bytes == 0
+
+
 def test_gradients_flow_through_a_state():
     memory, x = page(), torch.ones(2, 3, 4, 5, requires_grad=True)
     memory.update(memory.state + 3 * x, 1)

@@ -12,6 +12,7 @@ from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
 from llmcourse import cli
+from llmcourse.grading import stock
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -123,3 +124,18 @@ def test_limits_of_the_guide_are_those_of_the_code() -> None:
 def test_python_of_the_guide_is_python() -> None:
     for code in blocks("python"):
         compile(code, "guide", "exec")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_exchange_is_the_machines_or_one_of_the_course(
+    course, tmp_path, monkeypatch, named
+):
+    settings = tmp_path / "jupyter"
+    settings.mkdir()
+    there = tmp_path / "srv"
+    if named:
+        (settings / "nbgrader_config.py").write_text(f"c.Exchange.root = {str(there)!r}\n")
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(settings))
+    monkeypatch.chdir(tmp_path)
+    root = stock.api(course).config.Exchange.root
+    assert root == str(there if named else course / "exchange")

@@ -1,5 +1,6 @@
 """The training loop: it learns, it repeats itself exactly, it survives being stopped."""
 
+import copy
 import math
 import os
 import signal
@@ -182,6 +183,7 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
         ({"ids": (IDS + 1) % 7}, r"text.fingerprint"),
         ({"ids": IDS[:200]}, r"text.tokens: 300 there, 200 here"),
         ({"model": GPT2(replace(CONFIG, width=8))}, r"model.config: .*width=16.*width=8"),
+        ({"model": GPT2(CONFIG).double()}, r"float32' there, .*float64' here"),
         ({"model": GPT2(replace(CONFIG, norm_eps=1e-6))}, r"model.config: .*1e-05.*1e-06"),
     ],
 )
@@ -210,6 +212,31 @@ def test_a_checkpoint_with_a_damaged_part_is_refused(tmp_path, part):
     torch.save(content | {part: {"no": "such thing"}}, path)
     with pytest.raises(ValueError, match="checkpoint: "):
         run(fresh(), checkpoint=path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"optimizer": None},
+        {"history": {"steps": 5}},
+        {"history": {"steps": [1, 2], "losses": [1.0]}},
+        {"random": torch.zeros(3)},
+    ],
+)
+def test_a_damaged_checkpoint_leaves_the_model_as_it_was(tmp_path, damage):
+    path, model = tmp_path / "run.pt", fresh(seed=2)
+    run(fresh(), checkpoint=path, until=1)
+    torch.save(torch.load(path, weights_only=True) | damage, path)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="truncated or no checkpoint"):
+        run(model, checkpoint=path)
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+
+
+def test_the_loss_of_a_model_in_float64_is_not_rounded():
+    model, text = fresh().double(), OTHER[:17]
+    exact = F.cross_entropy(model(text[None, :-1])[0], text[1:]).item()
+    assert abs(evaluate(model, text, context=16) - exact) < 1e-12
 
 
 def test_a_place_that_cannot_be_written_is_known_before_the_first_step(tmp_path):

@@ -38,13 +38,17 @@ class SplitExecute(NbGraderPreprocessor):
         course = CourseDirectory(config=self.config)
         assignment = resources["nbgrader"]["assignment"]
         source = Path(course.format_path(course.source_directory, ".", assignment))
-        limits = Limits(
+        sandbox = running(source / stock.DATA, allowed(nb), sandboxed=self.sandboxed)
+        execute(nb, sandbox, self.limits)
+        return nb, resources
+
+    @property
+    def limits(self) -> Limits:
+        """What the course's settings let a submission take."""
+        return Limits(
             memory=self.memory, processes=self.processes, cpu=self.cpu, wall=self.wall,
             cell=self.timeout,
         )  # fmt: skip
-        sandbox = running(source / stock.DATA, allowed(nb), sandboxed=self.sandboxed)
-        execute(nb, sandbox, limits)
-        return nb, resources
 
 
 def execute(nb: NotebookNode, sandbox: Sandbox, limits: Limits) -> str:

@@ -77,11 +77,24 @@ def api(course: Path) -> Any:
     warnings.filterwarnings("ignore", category=SAWarning)
     config = settings(course)
     config.CourseDirectory.root = str(course)
-    config.Exchange.root = str(course / "exchange")
-    config.Exchange.cache = str(course / "exchange" / "cache")
-    (course / "exchange").mkdir(exist_ok=True)
-    (course / "exchange").chmod(0o777)
+    _use_exchange(course, config)
     return NbGraderAPI(config=config)
+
+
+def _use_exchange(course: Path, config: Config) -> None:
+    """The exchange that this machine's or this course's settings name, else one of its own."""
+    from nbgrader.apps import NbGrader
+
+    known = NbGrader()
+    known.load_config_file()  # the system's, the user's
+    merged = known.config.copy()
+    merged.merge(config)
+    if "root" not in merged.Exchange:
+        own = course / "exchange"
+        merged.Exchange.update(root=str(own), cache=str(own / "cache"))
+        own.mkdir(exist_ok=True)
+        own.chmod(0o777)
+    config.Exchange.update(merged.Exchange)
 
 
 def must(result: dict[str, Any], doing: str) -> None:

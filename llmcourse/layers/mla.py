@@ -1,6 +1,7 @@
 """Multi-head latent attention: one short vector a token, from which all heads read."""
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -210,8 +211,9 @@ def rotate(x: Tensor, start: int, theta: float) -> Tensor:
     Returns the same shape and dtype. Scores depend on the distance of two tokens only.
     """
     T, S = x.shape[1], x.shape[-1]
-    t = torch.arange(start, start + T, dtype=torch.float64)
-    speed = theta ** -(torch.arange(0, S, 2, dtype=torch.float64) / S)
+    numbers = partial(torch.arange, dtype=torch.float64, device="cpu")  # not all have float64
+    t = numbers(start, start + T)
+    speed = theta ** -(numbers(0, S, 2) / S)
     angle = torch.outer(t, speed)[:, None]  # [T, 1, S / 2]; float32 would blur late positions
     dtype = compute_dtype(x)
     cos, sin = (y.to(x.device, dtype) for y in (angle.cos(), angle.sin()))

@@ -141,12 +141,14 @@ class Experts(nn.Module):
 def grouped_linear(rows: Tensor, counts: list[int], weight: Tensor) -> Tensor:
     """Each expert's own matrix on its own rows; an expert without rows costs nothing.
 
-    rows: [R, I], sorted by expert; counts: rows of each of the E, R in all; weight: [E, O, I].
+    rows: [R, I], sorted by expert; counts: rows of each of the E, R in all, which may be 0;
+    weight: [E, O, I].
     Returns [R, O].
     """
     # Not weight[e]: its gradient is padded with zeros to all E matrices, once for each expert.
     pairs = zip(rows.split(counts), weight.unbind(), strict=True)
-    return torch.cat([F.linear(x, w) for x, w in pairs if len(x) > 0])
+    outputs = [F.linear(x, w) for x, w in pairs if len(x) > 0]
+    return torch.cat(outputs or [F.linear(rows, weight[0])])  # no rows at all: [0, O]
 
 
 def dispatch(

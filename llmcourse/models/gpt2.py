@@ -240,6 +240,7 @@ class GPT2(nn.Module):
         """Write the folder that `from_pretrained` reads, in the published layout.
 
         max_shard_bytes: the most bytes of tensors in one file; beyond it they are sharded.
+        Weights that are there already are replaced; whatever fails leaves them as they were.
         """
         tensors = {
             _public_name(name): parameter.T if _is_transposed(name) else parameter

@@ -280,7 +280,7 @@ class KimiK3(nn.Module):
 
         path_or_repo_id: a folder (no network is used), or a repository on the Hugging Face Hub.
         dtype: of the weights; by default as stored, MXFP4 experts like the final norm. Decay
-            rates and routers are float32 at least.
+            rates and routers are float32 at least; `model.to(dtype)` would round them too.
         Raises CheckpointError with everything that is missing, unexpected or misshapen.
         """
         folder = checkpoint.find(path_or_repo_id)
@@ -321,6 +321,7 @@ class KimiK3(nn.Module):
             are written as they are. Needs widths that are multiples of 32.
         max_shard_bytes: the most bytes of tensors in one file; beyond it they are sharded.
         Raises ValueError, with nothing written, for widths and weights that MXFP4 cannot hold.
+        Whatever else fails leaves the weights that were there as they were.
         """
         public, tensors = config_to_public(self.config), dict[str, Tensor]()
         if mxfp4_experts:

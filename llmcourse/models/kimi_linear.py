@@ -259,7 +259,7 @@ class KimiLinear(nn.Module):
         The names and the config.json of `transformers`' own class are read as well.
         path_or_repo_id: a folder (no network is used), or a repository on the Hugging Face Hub.
         dtype: of the weights; by default as stored. What chooses experts and what decides how
-            fast a page fades stay in float32 at least.
+            fast a page fades stay in float32 at least; `model.to(dtype)` would round them too.
         Raises CheckpointError with everything that is missing, unexpected or misshapen.
         """
         folder = checkpoint.find(path_or_repo_id)
@@ -293,6 +293,7 @@ class KimiLinear(nn.Module):
         """Write the folder that `from_pretrained` reads, in the published layout.
 
         max_shard_bytes: the most bytes of tensors in one file; beyond it they are sharded.
+        Weights that are there already are replaced; whatever fails leaves them as they were.
         """
         tensors: dict[str, Tensor] = {}
         for name, tensor in self.state_dict().items():

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmcourse.cache import LatentCache, RecurrentState
 from llmcourse.layers.attention import GroupedQueryAttention, MultiHeadAttention
 
 D, H, K = 24, 6, 5
@@ -110,3 +111,10 @@ def test_one_prompt_continued_in_several_ways():
 def test_heads_that_cannot_be_grouped_are_refused(sizes, message):
     with pytest.raises(ValueError, match=message):
         GroupedQueryAttention(*sizes)
+
+
+@pytest.mark.parametrize("layer", [GroupedQueryAttention(D, 6, 2), MultiHeadAttention(D, 6)])
+@pytest.mark.parametrize("memory", [RecurrentState(1, 6, 4, 4), LatentCache(1, 4, 4), "no"])
+def test_another_kind_of_memory_is_refused(layer, memory):
+    with pytest.raises(ValueError, match=f"memory: got {type(memory).__name__}, needs a KV"):
+        layer(torch.zeros(1, 2, D), memory)

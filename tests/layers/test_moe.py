@@ -431,3 +431,13 @@ def test_gated_mlps_are_their_three_matrices(layer):
 def test_the_bounds_of_situ_are_above_zero_and_finite(bounds):
     with pytest.raises(ValueError, match=r"beta: got .*, needs a finite number above 0"):
         SiTUGLU(D, F, **bounds)
+
+
+@pytest.mark.parametrize("shape", [(0, D), (2, 0, D)])
+@pytest.mark.parametrize("layer", [MixtureOfExperts(D, F, E, K), LatentMoE(D, 6, F, E, K)])
+def test_no_tokens_are_no_work_and_no_error(layer, shape):
+    x = torch.zeros(shape, requires_grad=True)
+    y = layer(x)
+    assert y.shape == shape
+    y.sum().backward()
+    assert all(p.grad is None or not p.grad.any() for p in layer.parameters())

@@ -1,6 +1,8 @@
 """Checkpoints in the public layout: what is read, and what is refused with a full account."""
 
+import dataclasses
 import json
+import os
 
 import pytest
 import torch
@@ -127,6 +129,59 @@ def test_saving_again_leaves_nothing_of_the_old_weights(tmp_path, model):
     other.save_pretrained(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
     assert same(GPT2.from_pretrained(tmp_path), other)
+
+
+@pytest.mark.parametrize("fails", ["save_file", "_write_json"])
+def test_a_save_that_fails_leaves_the_old_weights(folder, model, monkeypatch, fails):
+    def full_disk(*args, **options):
+        raise OSError("no space left")
+
+    torch.manual_seed(1)
+    monkeypatch.setattr(checkpoint, fails, full_disk)
+    with pytest.raises(OSError, match="no space"):
+        GPT2(CONFIG).save_pretrained(folder)
+    assert same(GPT2.from_pretrained(folder), model)
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_save_that_is_stopped_among_its_files_never_leaves_new_among_old(
+    tmp_path, model, monkeypatch
+):
+    model.save_pretrained(tmp_path, max_shard_bytes=2000)
+    move, moved = os.replace, []
+
+    def stopped(source, target):
+        if len(moved) == 2:
+            raise KeyboardInterrupt
+        moved.append(move(source, target))
+
+    monkeypatch.setattr(checkpoint.os, "replace", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        GPT2(CONFIG).save_pretrained(tmp_path, max_shard_bytes=2000)
+    with pytest.raises(CheckpointError, match="has neither"):
+        GPT2.from_pretrained(tmp_path)
+
+
+def test_links_are_replaced_and_what_they_point_to_is_left_alone(
+    folder, model, tmp_path_factory
+):
+    links = tmp_path_factory.mktemp("links")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for path in folder.iterdir():
+        (links / path.name).symlink_to(path)
+    GPT2(dataclasses.replace(CONFIG, width=4)).save_pretrained(links)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert GPT2.from_pretrained(links).config.width == 4
+
+
+def test_a_loaded_model_does_not_change_with_its_file(folder, model):
+    loaded = GPT2.from_pretrained(folder)
+    path = folder / "model.safetensors"
+    with open(path, "r+b") as file:  # in place: the same file, other numbers
+        file.seek(-1000, os.SEEK_END)
+        file.write(bytes(1000))
+    assert not same(GPT2.from_pretrained(folder), model)
+    assert same(loaded, model)
 
 
 def test_weights_keep_their_dtype_unless_another_is_asked_for(folder, model):

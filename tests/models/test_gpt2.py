@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from llmcourse.models import GPT2, GPT2Config
+from llmcourse.models import GPT2, GPT2Config, OneMemory, OneMemoryConfig
 
 CONFIG = GPT2Config(vocab_size=61, context_length=24, width=32, num_layers=3, num_heads=4)
 # Errors are max|a - b| / max|b|. Three layers add a few hundred roundings; gradients sum over
@@ -349,4 +349,13 @@ def test_a_cache_of_another_model_is_refused_and_left_alone(more):
     cache = GPT2(dataclasses.replace(CONFIG, num_layers=CONFIG.num_layers + more)).new_cache()
     with pytest.raises(ValueError, match=r"cache: got .* layers, needs the model's"):
         GPT2(CONFIG)(torch.zeros(1, 3, dtype=torch.int64), cache)
+    assert cache.length == 0
+
+
+@pytest.mark.parametrize("kind", ["linear", "softmax"])
+def test_the_cache_of_another_kind_of_model_is_refused(kind):
+    other = OneMemory(OneMemoryConfig(kind, 61, width=32, num_layers=CONFIG.num_layers))
+    cache = other.new_cache()
+    with pytest.raises(ValueError, match="memory: got Cache, needs a KVCache"):
+        GPT2(CONFIG)(some_ids(B=1), cache)
     assert cache.length == 0

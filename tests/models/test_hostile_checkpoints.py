@@ -479,3 +479,22 @@ def test_nesting_of_any_depth_is_no_other_error(make, folder, depth, key):
 def test_the_length_of_a_header_is_unsigned(folder):
     # What the tests above rely on: -1 and 2**64 - 1 are the same eight bytes.
     assert struct.pack("<q", -1) == (2**64 - 1).to_bytes(8, "little")
+
+
+def test_a_tensor_of_a_million_experts_is_unexpected_not_taken_apart(tmp_path):
+    """The numbers of such a tensor may be a hole in the file, which takes no space on a disk."""
+    KimiLinear(CONFIGS[KimiLinear]).save_pretrained(tmp_path)
+    path, million = tmp_path / WEIGHTS, 1_000_000
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header, end = json.loads(content[8 : 8 + length]), len(content) - 8 - length
+    name = "model.layers.1.mlp.experts.down_proj"
+    entry = {"dtype": "F32", "shape": [million, 1, 1], "data_offsets": [end, end + 4 * million]}
+    text = json.dumps(header | {name: entry}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+    os.truncate(path, 8 + len(text) + end + 4 * million)
+    with pytest.raises(
+        CheckpointError, match=r"unexpected: .*down_proj \[1000000, 1, 1\]"
+    ) as e:
+        KimiLinear.from_pretrained(tmp_path)
+    assert len(str(e.value)) < 1000

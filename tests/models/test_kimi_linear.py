@@ -597,3 +597,22 @@ def test_prefill_is_the_sum_of_decoding_but_that_its_heads_read_what_is_rebuilt(
     less = {part for part in parts if parts[part] < summed[part]}
     assert less == {"MLA scores", "MLA sums"}
     assert all(parts[part] == summed[part] for part in parts.keys() - less)
+
+
+def test_a_whole_scaling_is_saved_as_transformers_reads_it(tmp_path):
+    model = shaken(KimiLinear(dataclasses.replace(CONFIG, scaling=1)))
+    model.save_pretrained(tmp_path)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    ids = some_ids()
+    with torch.no_grad():
+        assert error(theirs(ids).logits, model(ids)) < TOLERANCE
+
+
+def test_a_compiled_model_trains_as_the_plain_one():
+    model, ids = shaken(KimiLinear(CONFIG).double()), some_ids()
+    compiled = torch.compile(model, backend="aot_eager")
+    got, expected = (
+        torch.autograd.grad(next_token_loss(run(ids), ids), list(model.parameters()))
+        for run in (compiled, model)
+    )
+    assert all(error(a, b) < 1e-10 for a, b in zip(got, expected, strict=True))

@@ -4,7 +4,7 @@
 # cell: double
 import sys
 
-sys.path += ["..", "../02_gpt2", "/exercises", "/work/main/solutions"]
+sys.path += ["..", "../02_gpt2", "/exercises", "/course/solutions", "/solutions"]
 
 def double(x):
     import gpt2
