@@ -389,3 +389,10 @@ def test_generating_keeps_no_graph(model):
     assert not generate(model, prompt(), 3).requires_grad
     for _ in stream(model, prompt(), 2):
         assert torch.is_grad_enabled()  # the caller's own setting is not touched
+
+
+def test_another_default_device_changes_nothing(model):
+    ids = prompt()
+    expected = generate(model, ids, 5, seed=3)
+    with torch.device("meta"):  # where whatever is made without a device has no numbers
+        assert torch.equal(generate(model, ids, 5, seed=3), expected)

@@ -74,12 +74,22 @@ class DecayGate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = compute_dtype(x)
-        f = self.project(x).to(dtype) + self.dt_bias.to(dtype)
-        a, heads = self.A_log.to(dtype).exp().unsqueeze(-1), (self.num_heads, -1)
+        f = (self.project(x).to(dtype) + self.dt_bias.to(dtype)).unflatten(
+            -1, (self.num_heads, -1)
+        )
+        a = self.A_log.to(dtype).exp().unsqueeze(-1)
         if self.lower_bound is None:
-            # Cut into heads last: a compiled backward pass of softplus keeps no other order.
-            return -a * F.softplus(f).unflatten(-1, heads)
-        return self.lower_bound * torch.sigmoid(a * f.unflatten(-1, heads))
+            return -a * softplus(f)
+        return self.lower_bound * torch.sigmoid(a * f)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)), of any shape, in x's dtype.
+
+    F.softplus, once compiled, fails in a backward pass whose gradients lie in another order
+    than x (PyTorch 2.13).
+    """
+    return torch.logaddexp(x, torch.zeros_like(x))
 
 
 def initial_rates(number: int) -> Tensor:

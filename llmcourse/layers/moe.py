@@ -166,7 +166,7 @@ def dispatch(
     order = chosen.argsort(stable=True)  # row r is choice order[r] % k of token order[r] // k
     counts = loads(routes).tolist()
     y = experts(x.index_select(0, order // k), counts)
-    y = y.index_select(0, order.argsort()).view(N, k, -1)  # token by token again
+    y = y.index_select(0, order.argsort()).unflatten(0, (N, k))  # token by token again
     return torch.einsum("nk,nkd->nd", routes.weights, y.to(routes.weights.dtype)).to(x.dtype)
 
 

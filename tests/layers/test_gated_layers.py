@@ -18,7 +18,13 @@ from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDelta
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
 from llmcourse.cache import Cache, RecurrentState
-from llmcourse.layers.gated import DecayGate, HeadProjection, initial_rates, unit
+from llmcourse.layers.gated import (
+    DecayGate,
+    HeadProjection,
+    initial_rates,
+    softplus,
+    unit,
+)
 from llmcourse.layers.gated_delta_net import GatedDeltaNet
 from llmcourse.layers.kda import KimiDeltaAttention
 
@@ -487,3 +493,23 @@ def test_decoding_and_its_state_are_those_of_transformers(peer):
         assert error(ours(piece, memory), theirs(piece, cache=cache)) < PEER_TOLERANCE
     page = cache.layers[0].recurrent_states[0]
     assert error(memory[-1].state, page) < PEER_TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["gated", "kda"])
+def test_a_compiled_layer_trains_as_the_plain_one(name):
+    layer, x = shuffled(LAYERS[name]().double()), randn(2, 3, D)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="aot_eager")
+    got, expected = (
+        torch.autograd.grad(run(x).square().sum(), list(layer.parameters()))
+        for run in (compiled, layer)
+    )
+    assert all(error(a, b) < 1e-10 for a, b in zip(got, expected, strict=True))
+
+
+def test_the_softplus_of_the_gate_is_pytorchs_also_far_from_0():
+    x = torch.tensor([-800.0, -30, -1, 0, 1, 19, 21, 800], dtype=torch.float64)
+    x.requires_grad_()
+    torch.testing.assert_close(softplus(x), F.softplus(x, threshold=50), rtol=1e-14, atol=0)
+    got, expected = (torch.autograd.grad(f(x).sum(), x)[0] for f in (softplus, F.softplus))
+    torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-300)

@@ -427,3 +427,10 @@ def test_another_memory_is_refused_and_left_alone():
         with pytest.raises(ValueError, match=message):
             layer(x, memory)
         assert getattr(memory, "length", 0) == 0
+
+
+def test_rotation_does_not_depend_on_the_default_device():
+    x = torch.ones(1, 3, 2, 4)
+    expected = rotate(x, 5, 10_000.0)
+    with torch.device("meta"):
+        assert torch.equal(rotate(x, 5, 10_000.0), expected)

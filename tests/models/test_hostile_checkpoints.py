@@ -482,7 +482,7 @@ def test_the_length_of_a_header_is_unsigned(folder):
 
 
 def test_a_tensor_of_a_million_experts_is_unexpected_not_taken_apart(tmp_path):
-    """The numbers of such a tensor may be a hole in the file, which takes no space on a disk."""
+    """Its numbers may be a hole in the file, which takes no space on a disk."""
     KimiLinear(CONFIGS[KimiLinear]).save_pretrained(tmp_path)
     path, million = tmp_path / WEIGHTS, 1_000_000
     content = path.read_bytes()
