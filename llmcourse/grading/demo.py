@@ -5,7 +5,6 @@ through an exchange, collected, autograded, with feedback and a table of grades.
 work comes from the zoo (tests/exercises/zoo), which says what each answer deserves.
 """
 
-import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmcourse.course import Assignment, CourseError, assignments
-from llmcourse.grading import autograde, leaks, stock, zoo
+from llmcourse.grading import autograde, leaks, report, stock, zoo
 from llmcourse.progress import bar
 
 LEARNERS = 6
@@ -51,7 +50,8 @@ def run(root: Path) -> int:
     _each("feedback", todo, lambda one: _give_feedback(api, one))
     found = leaks.check_feedback(course, public=leaks.public_text(root))
     scores = {(w.learner, w.assignment.name): _scores(api, w) for w in class_work}
-    _export(api, course / "grades.csv")
+    with (course / "grades.csv").open("w", newline="", encoding="utf-8") as file:
+        report.export(course, file, "csv")
     print(_table(class_work, scores))
     print(f"grades: {FOLDER}/grades.csv   feedback: {FOLDER}/feedback/")
     wrong = [*_mismatches(class_work, scores), *map(str, found)]
@@ -148,16 +148,6 @@ def _scores(api: Any, work: Handed) -> dict[str, float]:
     with api.gradebook as book:
         notebook = book.find_submission_notebook(name.slug, name.name, work.learner)
         return {g.name: g.score for g in notebook.grades if g.name in work.deserves}
-
-
-def _export(api: Any, path: Path) -> None:
-    """Write every score as CSV: nbgrader's columns that concern a grade."""
-    with api.gradebook as book, path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(["assignment", "student_id", "score", "max_score"])
-        for one in sorted(book.assignments, key=lambda a: a.name):
-            for handed in sorted(one.submissions, key=lambda s: s.student_id):
-                table.writerow([one.name, handed.student_id, handed.score, handed.max_score])
 
 
 Scores = dict[tuple[str, str], dict[str, float]]

@@ -4,6 +4,7 @@ What a grader needs comes with the job, and what it found goes back: it opens no
 reads no course folder. So it can run on this machine or on another.
 """
 
+import atexit
 import contextlib
 import hashlib
 import json
@@ -169,8 +170,13 @@ class Pool(Protocol):
         """The outcomes, in the order in which they come."""
 
 
-def serve(handle: int) -> None:
-    """The life of a grader process: jobs come and outcomes go by the socket `handle`."""
+def serve(handle: int, folder: str) -> None:
+    """The life of a grader process: jobs come and outcomes go by the socket `handle`.
+
+    folder: for its temporary files; it goes with the process, also when whoever asked is gone.
+    """
+    tempfile.tempdir = folder
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     pipe: Connection[Any, Any] = Connection(handle)
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
@@ -206,11 +212,12 @@ class Grader:
     def _start(self) -> None:
         self.stop()
         ours, theirs = socket.socketpair()
-        start = f"from llmcourse.grading import grader; grader.serve({theirs.fileno()})"
-        self._folder = tempfile.mkdtemp(prefix="grader-")  # so that nothing stays in /tmp
+        self._folder = tempfile.mkdtemp(prefix="grader-")
+        given = f"{theirs.fileno()}, {self._folder!r}"
+        start = f"from llmcourse.grading import grader; grader.serve({given})"
         self._process = subprocess.Popen(
             [sys.executable, "-c", start], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": self._folder},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C is the coordinator's
         )  # fmt: skip
         theirs.close()

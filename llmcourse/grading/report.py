@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from nbgrader.api import MissingEntry
+from nbgrader.api import Assignment, Grade, SubmittedAssignment, SubmittedNotebook
+from sqlalchemy import case, func, or_
 
 from llmcourse.course import CourseError
 from llmcourse.grading import stock
@@ -61,17 +62,18 @@ def _rows(
 ) -> Iterator[Row]:
     name = release.assignment
     folders = dict(handed_in(api, name))
-    stored = {one.student_id for one in book.assignment_submissions(name)}
-    by_nbgrader = set(api.get_autograded_students(name))
+    scores = _scores(book, name)
+    ours = journal.students(name)
+    by_nbgrader = set(api.get_autograded_students(name)) - ours
     salt = stock.salt(course)
-    for student in sorted({*folders, *journal.students(name), *stored}):
-        score = _score(book, name, student)
+    for student in sorted({*folders, *ours, *scores}):
+        score = scores.get(student, {})
         state, why, notes = GRADED, "", ""
         if student in folders:
             ones = release.submissions(student, folders[student])
             ends = [journal.entry(one, release.digest(one, salt)) for one in ones]
             state, why, notes = min(ends, key=lambda e: [FAILED, WAITING, GRADED].index(e[0]))
-            if state == WAITING and student in by_nbgrader - journal.students(name):
+            if state == WAITING and student in by_nbgrader:
                 state = GRADED  # by formgrader or `nbgrader autograde`
         elif not score:
             state, why = WAITING, "what was handed in is gone"
@@ -80,20 +82,34 @@ def _rows(
         yield Row(name, student, state, why, notes, **score)
 
 
-def _score(book: Any, assignment: str, student: str) -> dict[str, Any]:
-    """Empty where nothing is graded: nbgrader notes a submission before it grades it."""
-    try:
-        one = book.find_submission(assignment, student)
-    except MissingEntry:
-        return {}
-    grades = [g for notebook in one.notebooks for g in notebook.grades]
-    if all(g.auto_score is None and g.manual_score is None for g in grades):
-        return {}
-    penalty = sum(n.late_submission_penalty or 0 for n in one.notebooks)
-    return {
-        "score": max(0.0, one.score - penalty), "max_score": one.max_score,
-        "late_penalty": penalty, "needs_manual_grade": bool(one.needs_manual_grade),
-    }  # fmt: skip
+def _scores(book: Any, assignment: str) -> dict[str, dict[str, Any]]:
+    """What the gradebook has of each learner, read at once: a large class has many.
+
+    Nothing of a submission that nbgrader noted and could not grade, which looks like a zero.
+    """
+    most = book.find_assignment(assignment).max_score
+    ours = (
+        book.db.query(SubmittedAssignment)
+        .join(Assignment, SubmittedAssignment.assignment)
+        .join(SubmittedNotebook, SubmittedAssignment.notebooks)
+        .filter(Assignment.name == assignment)
+    )
+    student = SubmittedAssignment.student_id
+    late = ours.with_entities(student, func.sum(SubmittedNotebook.late_submission_penalty))
+    penalties = {who: penalty or 0.0 for who, penalty in late.group_by(student)}
+    found: dict[str, dict[str, Any]] = {}
+    has_score = or_(Grade.auto_score.is_not(None), Grade.manual_score.is_not(None))
+    grades = ours.join(Grade, SubmittedNotebook.grades).group_by(student)
+    for who, score, by_hand, scored in grades.with_entities(
+        student, func.sum(Grade.score), func.sum(case((Grade.needs_manual_grade, 1), else_=0)),
+        func.sum(case((has_score, 1), else_=0)),
+    ):  # fmt: skip
+        if scored:
+            found[who] = {
+                "score": max(0.0, score - penalties[who]), "max_score": most,
+                "late_penalty": penalties[who], "needs_manual_grade": by_hand > 0,
+            }  # fmt: skip
+    return found
 
 
 def status(course: Path, assignment: str | None = None) -> str:

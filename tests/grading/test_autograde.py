@@ -338,7 +338,7 @@ def command(room, *more):
     return subprocess.Popen(
         [sys.executable, "-m", "llmcourse.cli", "autograde", "04", "--workers", "1", *more],
         cwd=room.root, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(HERE["ROOT"])},
+        env={**os.environ, "PYTHONPATH": str(HERE["ROOT"]), "TMPDIR": str(room.root.parent)},
     )  # fmt: skip
 
 
@@ -400,6 +400,7 @@ def test_stopped_killed_and_resumed_in_earnest(classroom, pool, known):
     killed.kill()
     killed.communicate()
     wait_for(lambda: not any(map(alive, family)))
+    assert not list(classroom.root.parent.glob("grader-*"))
     assert_whole(classroom)
 
     classroom.run(pool)
@@ -500,6 +501,20 @@ def test_a_pool_leaves_no_process_and_no_file():
         pid, folder = graders.graders[0]._process.pid, Path(graders.graders[0]._folder)
         assert alive(pid) and folder.is_dir()
     assert not alive(pid) and not folder.exists()
+
+
+def test_a_grader_that_hangs_is_ended_and_tried_again(monkeypatch):
+    give, given = grader.Grader.give, []
+
+    def impatient(self, one):
+        given.append(one.key)
+        give(self, one)
+        self.until = 0.0
+
+    monkeypatch.setattr(grader.Grader, "give", impatient)
+    with LocalPool(1) as graders:
+        [outcome] = graders([job("one", b"{")])
+    assert outcome.why == "grading it took too long" and len(given) == grader.TRIES
 
 
 def test_without_bubblewrap_grading_refuses_in_one_line(classroom, monkeypatch, tmp_path):
@@ -635,3 +650,10 @@ def patient(make):
         return made
 
     return api
+
+
+def test_without_a_sandbox_the_grades_are_the_same(classroom, pool, known):
+    """For a learner's own work; the last test here, as it ends the warm sandbox."""
+    classroom.whole_class()
+    assert classroom.run(pool, sandboxed=False) == known[2]
+    assert classroom.table() == known[1]

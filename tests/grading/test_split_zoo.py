@@ -1,7 +1,7 @@
 """The zoos through the split path: the same cells fail as in the learner's own kernel.
 
 All right answers, all wrong ones that are about what split execution must carry along (what is
-changed, kept, called, differentiated, or costs), and every fifth of the others.
+changed, kept, called, differentiated, or costs), and every tenth of the others.
 """
 
 import json
@@ -26,9 +26,9 @@ ROOT = Path(__file__).parents[2]
 SOURCES = {p.parent.name: p for p in sorted(ROOT.glob("solutions/*/*.ipynb"))}
 ZOO = ROOT / "tests" / "exercises" / "zoo"
 DELICATE = re.compile(
-    r"cost|flops|slow|in.place|detach|gradient|autograd|cut.off|thread|parallel|waits|noisy|"
-    r"package|forbid|librar|calls|keeps|alias|object|callers",
-    re.I,
+    r"cost|flops_are|bytes_of|slow|in_place|detach|cut_off|gradient\b|as_a_number|autograd|thread|"
+    r"calls|librar|package|exclude|general|caller|last_call|keeps_its|object|powers|"
+    r"large_numbers|no gradient"
 )
 needs_bwrap = pytest.mark.skipif(
     not shutil.which("bwrap"), reason="no bubblewrap (Debian: apt install bubblewrap)"
@@ -40,7 +40,7 @@ def chosen(assignment):
     paths = sorted((ZOO / assignment).glob("*.py"))
     delicate = [p for p in paths if p.stem.startswith("right_") or DELICATE.search(about(p))]
     rest = [p for p in paths if p not in delicate]
-    return sorted(delicate + rest[::5])
+    return sorted(delicate + rest[::10])
 
 
 def about(path):
