@@ -137,6 +137,16 @@ def variable(x: Tensor) -> Tensor:
     return x.requires_grad_() if x.is_floating_point() else x
 
 
+def product(outputs: list[Tensor], inputs: list[Tensor], cotangents: list[Tensor]) -> Any:
+    """The vector-Jacobian product of each input; None where there is no path to it.
+
+    By way of a scalar: given cotangents, torch imports sympy, which takes seconds.
+    """
+    terms = [(y * c).sum() for y, c in zip(outputs, cotangents, strict=True)]
+    total = sum(terms, start=torch.zeros(()))
+    return torch.autograd.grad(total, inputs, allow_unused=True, retain_graph=True)
+
+
 def scale(want: Tensor) -> float:
     """The largest finite magnitude, 1 where there is none: what errors are measured by."""
     finite = want[torch.isfinite(want)].abs()

@@ -26,8 +26,6 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any, TextIO
 
-import torch.fx.experimental.symbolic_shapes  # noqa: F401  slow, and had on first use: not in every fork
-
 from llmcourse.checks import CheckFailed, guard
 from llmcourse.grading.sandbox import Limits, Sandbox, SandboxError
 from llmcourse.grading.standins import Link, ProcessEnded

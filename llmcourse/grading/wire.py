@@ -58,8 +58,7 @@ class Channel:
             raise WireError("a message far too large")
         try:
             self.sock.settimeout(None)
-            self.sock.sendall(HEAD.pack(len(text), len(blob)) + text)
-            self.sock.sendall(blob)
+            self.sock.sendall(b"".join((HEAD.pack(len(text), len(blob)), text, blob)))
         except OSError as error:
             raise Ended(str(error)) from None
 
