@@ -51,6 +51,12 @@ def _parser() -> argparse.ArgumentParser:
     lab.add_argument("--prepare-only", action="store_true", help="copy; do not open JupyterLab")
     lab.set_defaults(run=_lab)
 
+    _add_course(commands)
+    _add_class(commands)
+    return parser
+
+
+def _add_course(commands: Any) -> None:
     release = commands.add_parser("release", help="regenerate exercises/ from solutions/")
     release.add_argument(
         "--check",
@@ -72,6 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo-class", help="grade a class of six sample learners")
     demo.set_defaults(run=_demo)
 
+
+def _add_class(commands: Any) -> None:
     collect = commands.add_parser("collect", help="fetch what learners handed in")
     collect.add_argument("exercise", help=EXERCISE)
     collect.set_defaults(run=_collect)
@@ -92,7 +100,6 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="what is graded, what failed, what waits")
     status.add_argument("exercise", nargs="?", help=f"{EXERCISE}; all of them without")
     status.set_defaults(run=_status)
-    return parser
 
 
 def _add_autograde(commands: Any) -> None:
