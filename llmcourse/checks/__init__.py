@@ -13,11 +13,11 @@ theirs is asked.
 Visible checks print one line when all is well, and show expected and got when it is not.
 Inside `with hidden():` neither is ever shown.
 
-A check runs in the learner's process, where it sees the ways round it that a mistake or an idle
-hand finds. Against malice it is no lock: code in the same process can replace torch or these
-functions, read expected values and hidden inputs from the call stack, stop every watch with
-compiled code or another process, and write down what it saw. Nothing here can prevent that;
-only a grader that keeps tests and answers in two processes can.
+Where a learner runs it, a check shares their process, and sees the ways round it that a mistake
+or an idle hand finds. Against malice it is no lock there: code in the same process can replace
+torch or these functions, read expected values and hidden inputs from the call stack, stop every
+watch with compiled code or another process, and write down what it saw. What counts for a grade
+is checked from another process (llmcourse.grading).
 """
 
 import re

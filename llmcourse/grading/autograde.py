@@ -27,6 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from llmcourse.course import CourseError
 from llmcourse.grading import restore, stock
+from llmcourse.grading.execute import SplitExecute
 from llmcourse.grading.grader import LONGEST, Job, LocalPool, Outcome, Pool
 from llmcourse.grading.sandbox import Limits
 from llmcourse.progress import bar
@@ -129,11 +130,13 @@ def run(
 
     students: only theirs; everybody's when empty. again: also what is graded already.
     pool: where; by default all cores of this machine (`workers` of them).
+    limits: of a submission; those of the course's settings (`c.SplitExecute`) when None.
     Raises CourseError when the assignment has no release, no sandbox can be had, or gradebook
     or disk fail. Whatever interrupts it, each submission is graded as a whole, or as it was.
     """
     salt = stock.salt(course)
-    how = {"salt": salt, "limits": limits or Limits(), "sandboxed": sandboxed}
+    limits = limits or SplitExecute(config=stock.settings(course)).limits
+    how = {"salt": salt, "limits": limits, "sandboxed": sandboxed}
     local = contextlib.nullcontext(pool) if pool else LocalPool(workers)
     with in_one_line(), Journal(course) as journal:
         api = stock.api(course)

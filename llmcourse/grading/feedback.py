@@ -14,7 +14,11 @@ from llmcourse.grading.leaks import COMMENT, REGION, is_marker, squeeze, unwrap
 
 FAILURE = "CheckFailed"  # llmcourse.checks: the one error whose text is meant for learners
 WITHHELD = "(withheld: it holds text of a hidden test)"
-SAID = {
+SAID = {  # of split grading (examiner, execute), then of nbgrader's own
+    "NotGraded": "this check did not run to its end",
+    "NotRun": "this check did not run to its end",
+    "Restored": "this check was not in its place in what you handed in, and scores 0",
+    "ProcessEnded": "the process that ran your code had ended, by itself or at a limit",
     "CellTimeoutError": "this cell took too long and was stopped",
     "DeadKernelError": "the kernel died while this cell ran",
 }

@@ -80,7 +80,7 @@ class Link:
         found = reply.get("names")
         if not isinstance(found, dict):
             raise self._end("names that are none")
-        return {n: self._unpack(unpacker, found[n], n) for n in wanted if n in found}
+        return {n: self._unpack(unpacker, found[n]) for n in wanted if n in found}
 
     def forget(self) -> None:
         """Let go of everything that was sent or returned so far."""
@@ -244,7 +244,7 @@ class Link:
             args.clear()
             args.update(new)
 
-    def _unpack(self, unpacker: Unpacker, x: Any, name: str = "") -> Any:
+    def _unpack(self, unpacker: Unpacker, x: Any) -> Any:
         try:
             return unpacker.unpack(x)
         except WireError as error:

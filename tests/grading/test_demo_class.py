@@ -1,4 +1,4 @@
-"""The sample class, through stock nbgrader from release to grades."""
+"""The sample class, through nbgrader and the sandbox from release to grades."""
 
 import csv
 import re

@@ -9,7 +9,13 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from llmcourse.grading.feedback import WITHHELD, FeedbackExporter, HarmlessLinks, HideHidden
+from llmcourse.grading.feedback import (
+    SAID,
+    WITHHELD,
+    FeedbackExporter,
+    HarmlessLinks,
+    HideHidden,
+)
 
 SECRET = "hidden_input = checks.rng('sample', 'double').normal(5)"
 SOURCE = f"""checks.check(double, 1.0, expected=2.0)
@@ -189,3 +195,10 @@ def test_other_links_and_images_stay():
     nb, _ = HarmlessLinks().preprocess(new_notebook(cells=[new_markdown_cell(text)]), {})
     assert "https://example.org" in nb.cells[0].source
     assert "data:image/png" in nb.cells[0].source
+
+
+@pytest.mark.parametrize("name", ["NotGraded", "Restored", "ProcessEnded"])
+def test_a_check_that_did_not_run_says_why_in_our_words_alone(name):
+    cell, _ = hide(error(name, f"a learner's words: {SECRET}", [SECRET]))
+    said = "\n".join(cell.outputs[0].traceback)
+    assert said == f"{name}: {SAID[name]}" and "hidden_input" not in all_text(cell)
