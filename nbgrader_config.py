@@ -26,13 +26,13 @@ os.environ["LLMCOURSE_SALT"] = stock.salt(here)
 # Learners' code runs in a sandbox, hidden tests outside it; also by formgrader's button.
 c.Autograde.sanitize_preprocessors = [
     "nbgrader.preprocessors.ClearOutput",
-    "llmcourse.grading.restore.Restore",
+    "llmcourse.grading.pipeline.Restore",
     "nbgrader.preprocessors.OverwriteKernelspec",
     "nbgrader.preprocessors.OverwriteCells",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.Autograde.autograde_preprocessors = [
-    "llmcourse.grading.execute.SplitExecute",
+    "llmcourse.grading.pipeline.SplitExecute",
     "nbgrader.preprocessors.IgnorePattern",
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",

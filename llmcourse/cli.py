@@ -199,7 +199,7 @@ def _autograde(options: argparse.Namespace, rest: list[str]) -> int:
 def _limits(options: argparse.Namespace) -> Any:
     """The course's limits, or those asked for; more seconds for a cell are more for all."""
     settings = _grading("stock").settings(course.find_root())
-    limits = _grading("execute").SplitExecute(config=settings).limits
+    limits = _grading("pipeline").SplitExecute(config=settings).limits
     if options.memory is not None:
         if not LEAST_MEMORY <= options.memory < 2**30:
             raise CourseError(

@@ -74,7 +74,7 @@ def test_formgrader_of_the_hub_runs_the_sandbox(teacher: Path) -> None:
     settings = load(DEPLOY / "teacher_nbgrader_config.py")
     assert settings.CourseDirectory.root == str(teacher / "llmcourse")
     steps = settings.Autograde.autograde_preprocessors
-    assert "llmcourse.grading.execute.SplitExecute" in steps
+    assert "llmcourse.grading.pipeline.SplitExecute" in steps
     assert not any(step.endswith(".Execute") for step in steps)
 
 
@@ -108,7 +108,7 @@ def test_make_targets_of_the_guide_exist(target: str) -> None:
 
 
 def test_limits_of_the_guide_are_those_of_the_code() -> None:
-    from llmcourse.grading.execute import SplitExecute
+    from llmcourse.grading.pipeline import SplitExecute
     from llmcourse.grading.sandbox import Limits
 
     names = set(re.findall(r"\| `(\w+)`(?: \(bytes\))? \|$", GUIDE, re.M))

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import functools
 import io
 import linecache
 import logging
@@ -45,16 +46,33 @@ class _Watch(TorchFunctionMode):
 
     def __init__(self, forbidden: tuple[str, ...]) -> None:
         super().__init__()
-        self.forbidden = forbidden
+        self.names = _Names(forbidden)
         self.seen: list[str] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        name = _bare(getattr(func, "__name__", "").split(".")[0])  # "gelu.default" of torch.ops
-        if name in self.forbidden:
+        name = self.names[getattr(func, "__name__", "")]
+        if name:
             self.seen.append(f"torch's {name}")
         return func(*args, **(kwargs or {}))
+
+
+@functools.cache
+class _Names(dict[str, str]):
+    """A torch function's name -> its name in `forbidden`, or "".
+
+    A table, as it is asked at each step of a learner's code: "gelu.default" of torch.ops,
+    `_softmax`, `gelu_` are variants of forbidden ones.
+    """
+
+    def __init__(self, forbidden: tuple[str, ...]) -> None:
+        self.forbidden = forbidden
+
+    def __missing__(self, name: str) -> str:
+        bare = name.split(".")[0].strip("_").removeprefix("special_")
+        self[name] = bare if bare in self.forbidden else ""
+        return self[name]
 
 
 class _Profile:
@@ -65,32 +83,38 @@ class _Profile:
     """
 
     def __init__(self, allow: tuple[str, ...], forbidden: tuple[str, ...]) -> None:
-        self.allow = (*allow, *OURS)
+        self.names, self.modules = _Names(forbidden), _Modules(allow)
         self.forbidden = forbidden
         self.seen: list[str] = []
-        self.root = f"{PACKAGE}{os.sep}"
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
-            if self.forbidden and _bare(arg.__name__) in self.forbidden and _of_torch(arg):
-                self.seen.append(f"torch's {_bare(arg.__name__)}")
+            name = self.names[arg.__name__]
+            if name and _of_torch(arg):
+                self.seen.append(f"torch's {name}")
         elif event == "call":
-            self._enters(frame.f_code.co_filename, frame.f_code.co_name)
-
-    def _enters(self, file: str, name: str) -> None:
-        if name in self.forbidden and file.startswith(TORCH):
-            self.seen.append(f"torch's {name}")
-        if not file.startswith(self.root):
-            return
-        parts = Path(file).relative_to(PACKAGE).with_suffix("").parts
-        module = ".".join(("llmcourse", *(p for p in parts if p != "__init__")))
-        if not any(module == a or module.startswith(f"{a}.") for a in self.allow):
-            self.seen.append(module)
+            file, name = frame.f_code.co_filename, frame.f_code.co_name
+            if name in self.forbidden and file.startswith(TORCH):
+                self.seen.append(f"torch's {name}")
+            if self.modules[file]:
+                self.seen.append(self.modules[file])
 
 
-def _bare(name: str) -> str:
-    """A torch function's name without the marks of its variants: `_softmax`, `gelu_`."""
-    return name.strip("_").removeprefix("special_")
+@functools.cache
+class _Modules(dict[str, str]):
+    """A file -> the module of this package that it is, unless learners may call it; or ""."""
+
+    def __init__(self, allow: tuple[str, ...]) -> None:
+        self.allow = (*allow, *OURS)
+
+    def __missing__(self, file: str) -> str:
+        self[file] = ""
+        if file.startswith(f"{PACKAGE}{os.sep}"):
+            parts = Path(file).relative_to(PACKAGE).with_suffix("").parts
+            module = ".".join(("llmcourse", *(p for p in parts if p != "__init__")))
+            fine = any(module == a or module.startswith(f"{a}.") for a in self.allow)
+            self[file] = "" if fine else module
+        return self[file]
 
 
 def _of_torch(function: Any) -> bool:

@@ -26,8 +26,7 @@ from nbgrader.utils import parse_utc
 from sqlalchemy.exc import SQLAlchemyError
 
 from llmcourse.course import CourseError
-from llmcourse.grading import restore, stock
-from llmcourse.grading.execute import SplitExecute
+from llmcourse.grading import pipeline, stock
 from llmcourse.grading.grader import LONGEST, Job, LocalPool, Outcome, Pool
 from llmcourse.grading.sandbox import Limits
 from llmcourse.progress import bar
@@ -135,7 +134,7 @@ def run(
     or disk fail. Whatever interrupts it, each submission is graded as a whole, or as it was.
     """
     salt = stock.salt(course)
-    limits = limits or SplitExecute(config=stock.settings(course)).limits
+    limits = limits or pipeline.SplitExecute(config=stock.settings(course)).limits
     how = {"salt": salt, "limits": limits, "sandboxed": sandboxed}
     local = contextlib.nullcontext(pool) if pool else LocalPool(workers)
     with in_one_line(), Journal(course) as journal:
@@ -234,7 +233,7 @@ class Release:
                     f"the gradebook has no {assignment}: run nbgrader generate_assignment"
                 ) from None
             self.templates = {
-                name: restore.template(book, assignment, name, folder / f"{name}.ipynb")
+                name: pipeline.template(book, assignment, name, folder / f"{name}.ipynb")
                 for name in names
             }
         data = source / stock.DATA

@@ -8,6 +8,7 @@ this very cell ran to its end.
 
 import builtins
 import contextlib
+import gc
 import io
 import json
 import linecache
@@ -127,6 +128,7 @@ def _ask_about_everything(
         code = 1
         try:
             ours.close()
+            gc.freeze()  # collections need not look at what was there before
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
             _examiner(parts, link, theirs)
             code = 0

@@ -1,4 +1,4 @@
-"""Split execution in nbgrader's pipeline, in place of its Execute."""
+"""Split execution of a whole notebook, in this process's sandbox."""
 
 import ast
 import atexit
@@ -8,47 +8,12 @@ from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
-from nbgrader.coursedir import CourseDirectory
-from nbgrader.preprocessors import NbGraderPreprocessor
-from traitlets import Bool, Float, Integer
 
-from llmcourse.grading import restore, stock
+from llmcourse.grading import restore
 from llmcourse.grading.examiner import Part, error_output, examine
 from llmcourse.grading.sandbox import Limits, Sandbox, Unprotected
 
 NOT_GRADED = "NotGraded"  # the name of the error that a check shows until it has run to its end
-
-
-class SplitExecute(NbGraderPreprocessor):
-    """Runs learners' cells in the sandbox and the locked ones outside (grading.examiner)."""
-
-    sandboxed = Bool(True, help="False: no bubblewrap; for a learner's own work").tag(
-        config=True
-    )
-    memory = Integer(Limits.memory, help="bytes for one submission").tag(config=True)
-    processes = Integer(Limits.processes, help="processes and threads").tag(config=True)
-    cpu = Float(Limits.cpu, help="seconds on a processor for one submission").tag(config=True)
-    wall = Float(Limits.wall, help="seconds for one submission").tag(config=True)
-    timeout = Float(Limits.cell, help="seconds for one cell, or call of a function").tag(
-        config=True
-    )
-
-    def preprocess(self, nb: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
-        """Execute the notebook; raises SandboxError where the sandbox cannot be had."""
-        course = CourseDirectory(config=self.config)
-        assignment = resources["nbgrader"]["assignment"]
-        source = Path(course.format_path(course.source_directory, ".", assignment))
-        sandbox = running(source / stock.DATA, allowed(nb), sandboxed=self.sandboxed)
-        execute(nb, sandbox, self.limits)
-        return nb, resources
-
-    @property
-    def limits(self) -> Limits:
-        """What the course's settings let a submission take."""
-        return Limits(
-            memory=self.memory, processes=self.processes, cpu=self.cpu, wall=self.wall,
-            cell=self.timeout,
-        )  # fmt: skip
 
 
 def execute(nb: NotebookNode, sandbox: Sandbox, limits: Limits) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from llmcourse.course import CourseError
 from llmcourse.grading.sandbox import Limits, SandboxError
@@ -175,6 +175,7 @@ def serve(handle: int, folder: str) -> None:
 
     folder: for its temporary files; it goes with the process, also when whoever asked is gone.
     """
+    sys.modules.setdefault("rfc3987_syntax", cast(Any, None))  # a second, for URLs' grammar
     tempfile.tempdir = folder
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     pipe: Connection[Any, Any] = Connection(handle)

@@ -8,6 +8,7 @@ submission can be seen by the next, or reach the keeper.
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -42,6 +43,7 @@ def serve(control: socket.socket) -> None:
     from llmcourse.grading import worker
 
     worker.warm_up()
+    gc.freeze()  # a child's collections need not look at all that torch is made of
     _say(control, ready=True)
     child: Child | None = None
     while True:

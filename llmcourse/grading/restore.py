@@ -9,17 +9,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
-from nbgrader.api import Gradebook
-from nbgrader.preprocessors import NbGraderPreprocessor
-from nbgrader.utils import compute_checksum
-
-from llmcourse.course import CourseError
-from llmcourse.grading import zoo
 
 NOTES = "llmcourse"  # a notebook's metadata: what was put back, and which checks score 0 for it
 KEPT = {"code": ("execution_count", "outputs"), "markdown": ("attachments",)}
@@ -37,63 +30,11 @@ class Template:
         return [c["grade_id"] for c in self.cells]
 
 
-def template(gradebook: Gradebook, assignment: str, notebook: str, release: Path) -> Template:
-    """What the gradebook knows of a notebook; the order is that of the released file."""
-    known = gradebook.find_notebook(notebook, assignment)
-    points = {c.name: c.max_score for c in known.grade_cells}
-    solutions = {c.name for c in known.solution_cells}
-    tasks = {c.name: c.max_score for c in known.task_cells}
-    order = [zoo.grade_info(c).get("grade_id") for c in zoo.read_notebook(release)["cells"]] \
-        if release.is_file() else []  # fmt: skip
-    cells = [
-        {
-            "grade_id": c.name, "cell_type": c.cell_type, "source": c.source or "",
-            "locked": bool(c.locked), "grade": c.name in points, "checksum": c.checksum,
-            "solution": c.name in solutions, "task": c.name in tasks,
-            "points": points.get(c.name, tasks.get(c.name)),
-        }
-        for c in known.source_cells
-    ]  # fmt: skip
-    place = {name: i for i, name in enumerate(order)}
-    cells.sort(key=lambda c: place.get(c["grade_id"], len(place)))
-    return Template(tuple(cells), known.kernelspec)
-
-
-class Restore(NbGraderPreprocessor):
-    """nbgrader's own pipeline: before OverwriteCells, in place of DeduplicateIds."""
-
-    def preprocess(self, nb: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
-        """Restore the cells; what was put back is noted in the notebook's metadata."""
-        from nbgrader.coursedir import CourseDirectory
-
-        where = resources["nbgrader"]
-        course = CourseDirectory(config=self.config)
-        folder = course.format_path(course.release_directory, ".", where["assignment"])
-        release = Path(folder) / f"{where['notebook']}.ipynb"
-        _refuse_links(
-            course.format_path(
-                course.submitted_directory, where["student"], where["assignment"]
-            )
-        )
-        with Gradebook(where["db_url"]) as gradebook:
-            known = template(gradebook, where["assignment"], where["notebook"], release)
-        restore(nb, known)
-        return nb, resources
-
-
-def _refuse_links(folder: str) -> None:
-    """nbgrader copies what a link leads to, and feedback would hand it out."""
-    for path in Path(folder).rglob("*"):
-        if path.is_symlink():
-            raise CourseError(f"{path.name} is a link: the file itself must be handed in")
-
-
 def restore(nb: NotebookNode, known: Template) -> None:
     """Put every cell of the template into the notebook once, in its order, as it should be.
 
     An answer stays where the learner has it. A check that was missing, or stood elsewhere, is
-    put back and noted: it scores 0, and the note says why. Raises CourseError where the
-    gradebook itself is damaged.
+    put back and noted: it scores 0, and the note says why.
     """
     cells = {c["grade_id"]: c for c in known.cells}
     for cell in nb.cells:
@@ -111,7 +52,7 @@ def restore(nb: NotebookNode, known: Template) -> None:
     in_order = chosen.keys() - elsewhere
     for grade_id in known.ids:
         if grade_id in moved or grade_id not in chosen:
-            new = _new(cells[grade_id])
+            new = new_cell(cells[grade_id])
             if nb.nbformat_minor < 5:
                 del new["id"]
             _insert(nb, known, in_order, new)
@@ -159,13 +100,9 @@ def _overwrite(cell: NotebookNode, known: dict[str, Any]) -> None:
     if known["points"] is not None:
         info["points"] = known["points"]
     cell.metadata = NotebookNode(nbgrader=nbformat.from_dict(info))  # and no tag to hide it
-    if known["locked"] and compute_checksum(cell) != known["checksum"]:
-        raise CourseError(
-            f"the gradebook's copy of {known['grade_id']} is damaged: release anew"
-        )
 
 
-def _new(known: dict[str, Any]) -> NotebookNode:
+def new_cell(known: dict[str, Any]) -> NotebookNode:
     make = {"code": nbformat.v4.new_code_cell, "markdown": nbformat.v4.new_markdown_cell,
             "raw": nbformat.v4.new_raw_cell}[known["cell_type"]]  # fmt: skip
     cell: NotebookNode = make(known["source"])

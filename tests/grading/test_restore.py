@@ -3,6 +3,8 @@
 import copy
 import json
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from nbgrader.utils import compute_checksum
 
 from llmcourse.course import CourseError
-from llmcourse.grading import grader, restore, stock, zoo
+from llmcourse.grading import grader, pipeline, restore, stock, zoo
 from llmcourse.grading.grader import NotANotebook, read
 
 SAMPLE = runpy.run_path(str(Path(__file__).parents[1] / "conftest.py"))
@@ -315,13 +317,6 @@ def test_a_cell_put_back_into_an_old_notebook_is_valid_there():
     assert_is_whole(made)
 
 
-def test_a_damaged_gradebook_is_told():
-    known = copy.deepcopy(template())
-    known.cells[0]["checksum"] = "0" * 32
-    with pytest.raises(CourseError, match="the gradebook's copy of imports is damaged"):
-        restore.restore(read(json.dumps(released()).encode()), known)
-
-
 def test_a_hundred_thousand_copies_are_sorted_out_in_one_go():
     """Comparing each with each would be 10**10 steps, and never end."""
     names = [i % 5 for i in range(100_000)]
@@ -379,13 +374,30 @@ def test_the_gradebook_knows_the_release_in_its_order(released):
     stock.must(api.generate_assignment("04_sample"), "generating")
     with api.gradebook as book:
         path = released / "exercises" / "04_sample" / "sample.ipynb"
-        found = restore.template(book, "04_sample", "sample", path)
+        found = pipeline.template(book, "04_sample", "sample", path)
         assert found.ids == ORDER
         mine = {c["grade_id"]: c for c in template().cells}
         for known in found.cells:
             assert known["points"] == mine[known["grade_id"]]["points"]
             assert known["locked"] == mine[known["grade_id"]]["locked"]
     assert json.loads(found.kernelspec)["name"] == "python3"
+
+
+def test_a_damaged_gradebook_is_told(released):
+    api = stock.api(released)
+    stock.must(api.generate_assignment("04_sample"), "generating")
+    with api.gradebook as book:
+        book.find_source_cell("imports", "sample", "04_sample").source += "\n"
+        book.db.commit()
+        with pytest.raises(CourseError, match="the gradebook's copy of imports is damaged"):
+            pipeline.template(book, "04_sample", "sample", released / "none.ipynb")
+
+
+def test_a_grader_starts_without_what_only_the_coordinator_needs():
+    """Importing nbgrader takes as long as importing torch."""
+    needed = "import sys; from llmcourse.grading import execute, grader, restore"
+    program = f"{needed}; sys.exit('nbgrader' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_nbgraders_own_pipeline_restores_the_same(released):
@@ -395,7 +407,7 @@ def test_nbgraders_own_pipeline_restores_the_same(released):
         nb = nbformat.from_dict(without(source(), "double-check"))
         where = {"assignment": "04_sample", "notebook": "sample", "student": "ada",
                  "db_url": book.db.get_bind().url.render_as_string(False)}  # fmt: skip
-    step = restore.Restore(parent=api)
+    step = pipeline.Restore(parent=api)
     made, _ = step.preprocess(nb, {"nbgrader": where})
     assert list(by_id(made)) == ORDER
     assert noted(made)["without score"] == ["double-check"]
