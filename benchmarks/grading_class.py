@@ -3,9 +3,10 @@
 python benchmarks/grading_class.py           grade 2,000, write results/grading_class.json
 python benchmarks/grading_class.py --quick   a small run that writes nothing
 
-The submissions are the zoos' answers, in turn. In the second run the coordinator, a grader or a
-sandbox is killed (SIGKILL) again and again; a coordinator that died is started anew, as an
-instructor would. Both runs must end with the same table of grades, with every submission in it.
+The submissions are the zoos' answers, in turn. In the second run the gradebook is in
+PostgreSQL, and the coordinator, a grader, a sandbox or the server is killed (SIGKILL) again and
+again; a coordinator that ended so is started anew, as an instructor would. Both runs must end
+with the same table of grades, with every submission in it.
 """
 
 import argparse
@@ -14,13 +15,14 @@ import io
 import json
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,45 +35,53 @@ from llmcourse.grading import report, zoo
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 SUBMISSIONS, KILLS, SEED = 2000, 60, 0
-VICTIMS = ("coordinator", "grader", "sandbox")
+SERVER = runpy.run_path(str(ROOT / "tests" / "grading" / "postgres.py"))
+VICTIMS = ("coordinator", "grader", "sandbox", "server")
 COMMAND = [sys.executable, "-m", "llmcourse.cli", "autograde"]
 
 
-def grade(folder: Path, one: Assignment, kills: Iterator[tuple[float, str]]) -> dict[str, Any]:
-    """Run `llmcourse autograde` to its end, started anew when it is killed."""
-    done: Counter[str] = Counter()
+def grade(
+    folder: Path, one: Assignment, kills: Iterable[tuple[float, str]] = (), server: Any = None
+) -> dict[str, Any]:
+    """Run `llmcourse autograde` to its end, started anew when it was killed or had to stop.
+
+    kills: seconds from the last one, and who is next. server: of the gradebook.
+    """
+    moments, done = iter(kills), Counter[str]()
     memory, begin = [], time.perf_counter()
     while True:
         with subprocess.Popen(
             [*COMMAND, one.number], cwd=folder, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True,
         ) as coordinator:  # fmt: skip
-            for wait, victim in kills:
+            for wait, victim in moments:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     coordinator.wait(wait)
                     break
-                done[victim] += _kill(coordinator.pid, victim)
+                done[victim] += _kill(coordinator.pid, victim, server)
             while coordinator.poll() is None:
                 memory.append(_resident(coordinator.pid))
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     coordinator.wait(1)
-        if coordinator.returncode in (0, 1):
+        if coordinator.returncode in (0, 1):  # all graded, or all but some; not: stopped
             seconds = time.perf_counter() - begin
             return {"seconds": seconds, "kills": dict(done), "coordinator_bytes": memory}
 
 
-def _kill(coordinator: int, victim: str) -> bool:
-    """Kill one process of that kind; whether there was one."""
+def _kill(coordinator: int, victim: str, server: Any) -> bool:
+    """Kill one process of that kind; whether there was one. A server comes back."""
+    if victim == "server":
+        server.kill()
+        server.start()
+        return True
     words = {"grader": "grader.serve", "sandbox": "keeper.serve"}
-    if victim == "coordinator":
-        pids = [coordinator]
-    else:
+    pids = [coordinator]
+    if victim != "coordinator":
         pids = [p for p in _family(coordinator) if words[victim] in _command(p)]
-    if not pids:
-        return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pids[0], signal.SIGKILL)
-    return True
+    if pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pids[-1], signal.SIGKILL)
+    return bool(pids)
 
 
 def _family(pid: int) -> Iterator[int]:
@@ -110,29 +120,46 @@ def classes(count: int) -> dict[Assignment, int]:
 def run(quick: bool) -> dict[str, Any]:
     """Grade the class twice; returns what results/grading_class.json holds."""
     count, kills = (2, 1) if quick else (SUBMISSIONS, KILLS)
-    chance = random.Random(SEED)
+    parts = {one: size for one, size in classes(count).items() if size}
     rows = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for one, size in classes(count).items():
-            if not size:
-                continue
-            calm, wild = Path(scratch, one.name, "calm"), Path(scratch, one.name, "wild")
-            for folder in (calm, wild):
-                course(folder, one, size)
-                (folder / "pyproject.toml").touch()
-            quiet = grade(calm, one, iter(()))
-            wait = quiet["seconds"] / (kills / len(assignments(ROOT / "exercises")) + 1)
-            moments = [(chance.uniform(0.5, 1.5) * wait, chance.choice(VICTIMS))
-                       for _ in range(max(1, kills * size // count))]  # fmt: skip
-            killed = grade(wild, one, iter(moments))
-            rows.append({
-                "assignment": one.name, "submissions": size, "calm": quiet, "killed": killed,
-                "same_table": table(calm) == table(wild),
-                "states": dict(Counter(row.state for row in report.rows(wild))),
-                "as_deserved": _as_deserved(wild, one, size),
-            })  # fmt: skip
-            print(f"{one.name}: {size}, same table: {rows[-1]['same_table']}", flush=True)
+    for one, size in parts.items():
+        rows.append(twice(one, size, max(1, kills * size // count)))
+        print(f"{one.name}: {size}, same table: {rows[-1]['same_table']}", flush=True)
     return {"machine": measure.machine(), "seed": SEED, "rows": rows}
+
+
+def twice(one: Assignment, size: int, kills: int) -> dict[str, Any]:
+    """One assignment's part of the class: undisturbed in SQLite, killed in PostgreSQL."""
+    chance = random.Random(f"{SEED} {one.name}")
+    with tempfile.TemporaryDirectory() as scratch, postgres() as server:
+        calm, wild = Path(scratch, "calm"), Path(scratch, "wild")
+        course(calm, one, size)
+        course(wild, one, size, f'c.CourseDirectory.db_url = "{server.url}"\n')
+        for folder in (calm, wild):
+            (folder / "pyproject.toml").touch()
+        quiet = grade(calm, one)
+        wait = quiet["seconds"] / (kills + 1)
+        moments = [(chance.uniform(0.5, 1.5) * wait, chance.choice(VICTIMS))
+                   for _ in range(kills)]  # fmt: skip
+        killed = grade(wild, one, moments, server)
+        return {
+            "assignment": one.name, "submissions": size, "calm": quiet, "killed": killed,
+            "same_table": table(calm) == table(wild),
+            "states": dict(Counter(row.state for row in report.rows(wild))),
+            "as_deserved": _as_deserved(wild, one, size),
+        }  # fmt: skip
+
+
+@contextlib.contextmanager
+def postgres() -> Iterator[Any]:
+    """A running server, empty; raises where none can be had."""
+    with tempfile.TemporaryDirectory(prefix="pg-") as folder:
+        server = SERVER["Server"](Path(folder))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
 
 
 def _as_deserved(folder: Path, one: Assignment, size: int) -> bool:
@@ -151,7 +178,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small run that writes nothing")
     options = parser.parse_args()
-    result = run(options.quick)
+    try:
+        result = run(options.quick)
+    except SERVER["Missing"] as reason:
+        parser.error(str(reason))
     for row in result["rows"]:
         print(f"{row['assignment']:24}{row['submissions']:6} {row['states']} "
               f"same table: {row['same_table']}, kills: {row['killed']['kills']}")  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -33,6 +34,9 @@ REPORTS = {  # words of each one's report
 @pytest.mark.slow
 @pytest.mark.parametrize("script", BENCHMARKS, ids=lambda p: p.stem)
 def test_the_small_run_measures_and_writes_nothing(script):
+    postgres = [*Path("/usr/lib/postgresql").glob("*/bin/postgres")]
+    if script.stem.startswith("grading") and not (shutil.which("bwrap") and postgres):
+        pytest.skip("needs bubblewrap and PostgreSQL")
     before = {p: p.read_bytes() for p in (ROOT / "benchmarks" / "results").glob("*")}
     command = [sys.executable, script, "--quick"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

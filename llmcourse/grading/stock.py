@@ -86,6 +86,7 @@ def _use_exchange(course: Path, config: Config) -> None:
     from nbgrader.apps import NbGrader
 
     known = NbGrader()
+    known.log.setLevel("ERROR")  # that there are none is no news
     known.load_config_file()  # the system's, the user's
     merged = known.config.copy()
     merged.merge(config)
