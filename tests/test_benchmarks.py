@@ -24,7 +24,7 @@ REPORTS = {  # words of each one's report
     "decoding": ["tokens/s", *MEMORIES],
     "moe": ["dense", "experts", "forward+backward"],
     "grading": ["submissions a minute", "same grades: True"],
-    "grading_class": ["same table: True"],
+    "grading_class": ["differences: 0"],
     "mla": ["explicit", "absorbed", "faster"],
     "growth": ["ms a token at", "growth", *PRESETS],
     "training": ["text", "mqar", "diary", "processor s", *PRESETS],

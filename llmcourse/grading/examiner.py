@@ -113,7 +113,7 @@ def _run_all(parts: list[Part], sandbox: Sandbox, limits: Limits) -> Result:
         _ask_about_everything(parts, link, limits, result)
     finally:
         link.channel.close()
-        result.ended = sandbox.close() or result.ended
+        result.ended = sandbox.close(gone=bool(result.ended)) or result.ended
     return result
 
 

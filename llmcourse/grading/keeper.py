@@ -26,6 +26,8 @@ from llmcourse.grading import seccomp
 DESK = "/submission"  # where a learner's code stands; data files of the assignment lie there
 DATA = "/data"  # where bubblewrap has put those files
 POLL = 0.05  # seconds between two looks at what a submission takes
+LEAVING = 1.0  # seconds that a process which seems to be gone may take to end
+KILLED = 9  # what a maker returns when its submission was killed
 NEW = 0x20000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000000  # mount, uts, ipc, pid, net
 READ_ONLY, NO_SUID, NO_DEV, PRIVATE = 1, 2, 4, 0x40000 | 0x4000
 SET_PDEATHSIG, CAPBSET_DROP, NO_NEW_PRIVS, LAST_CAPABILITY = 1, 24, 38, 63
@@ -60,9 +62,9 @@ def serve(control: socket.socket) -> None:
                     child.signal(signal.SIGINT)
                 _say(control, interrupted=True)
             elif order["do"] == "close":
-                why = child.close() if child else ""
+                killed = child.close(gone=order["gone"]) if child else False
+                _say(control, closed=True, why=child.why if child else "", killed=killed)
                 child = None
-                _say(control, closed=True, why=why)
         if child:
             child.look()
 
@@ -109,11 +111,22 @@ class Child:
         self.why = self.why or why
         self.signal(signal.SIGKILL)
 
-    def close(self) -> str:
-        """Kill all that is left, returning when nothing of it runs. Says why it had ended."""
+    def close(self, *, gone: bool) -> bool:
+        """Kill all that is left, returning when nothing of it runs.
+
+        gone: it seems to have ended. Returns whether somebody else had killed it: it cannot
+        have done so itself, as the first process of a namespace.
+        """
+        until = time.monotonic() + LEAVING * gone
+        ended, status = os.waitpid(self.maker, os.WNOHANG)
+        while not ended and time.monotonic() < until:
+            time.sleep(POLL / 10)
+            ended, status = os.waitpid(self.maker, os.WNOHANG)
         self.signal(signal.SIGKILL)
-        os.waitpid(self.maker, 0)  # ends after the first process of the namespace, hence all
-        return self.why
+        if not ended:  # the maker ends after the first process of the namespace, hence all
+            os.waitpid(self.maker, 0)
+        by_signal = os.waitstatus_to_exitcode(status) in (KILLED, -signal.SIGKILL)
+        return bool(ended) and by_signal and not self.why
 
 
 def _used(pids: set[int]) -> dict[str, float]:
@@ -151,8 +164,8 @@ def _in_new_namespaces(limits: dict[str, Any], channel: int, told: int, tell: in
         os.write(tell, str(pid).encode())
         os.close(tell)
         os.close(channel)
-        os.waitpid(pid, 0)
-        code = 0
+        ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        code = KILLED if ended == -signal.SIGKILL else 0
     except BaseException:  # for the log
         traceback.print_exc()
     finally:

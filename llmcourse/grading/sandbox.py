@@ -125,14 +125,22 @@ class Sandbox:
         self._order("interrupt")
         self._answer(STARTING)  # a late signal would hit the next message
 
-    def close(self) -> str:
-        """Kill all of the submission's processes. Says which limit had ended it, or ""."""
-        self._order("close")
-        return str(self._answer(STARTING).get("why", ""))
+    def close(self, *, gone: bool = False) -> str:
+        """Kill all of the submission's processes. Says which limit had ended it, or "".
 
-    def _order(self, what: str) -> None:
+        gone: it seems to have ended. Raises SandboxError where it was killed, but not by us.
+        """
+        self._order("close", gone=gone)
+        answer = self._answer(STARTING)
+        if answer["killed"]:
+            raise SandboxError(
+                "something killed the notebook's process: has this machine too little memory?"
+            )
+        return str(answer["why"])
+
+    def _order(self, what: str, **more: Any) -> None:
         try:
-            self._control.sendall(json.dumps({"do": what}).encode())
+            self._control.sendall(json.dumps({"do": what, **more}).encode())
         except OSError as error:
             raise self._broken(str(error)) from None
 
@@ -199,7 +207,7 @@ class Unprotected(Sandbox):
         """What Ctrl-C does in a notebook."""
         os.kill(self._child, signal.SIGINT)
 
-    def close(self) -> str:
+    def close(self, *, gone: bool = False) -> str:
         """End the process; what it started itself may live on."""
         if self._child:
             os.kill(self._child, signal.SIGKILL)

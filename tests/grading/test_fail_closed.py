@@ -125,6 +125,31 @@ def test_without_the_sandbox(name, monkeypatch):
         assert own.broken or own._bwrap.wait(10)
 
 
+@pytest.mark.parametrize("generation", ["maker", "submission"])
+@pytest.mark.parametrize("name", CHECKS)
+def test_when_somebody_kills_the_learners_process(name, generation, monkeypatch):
+    """As a machine without memory does: no fault of the learner, and no zero."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("no bubblewrap (Debian: apt install bubblewrap): nothing is graded")
+    with Sandbox() as own:
+        place = ["keeper", "maker", "submission"].index(generation)
+
+        def kill(link):
+            os.kill(family(own._bwrap.pid)[place], signal.SIGKILL)
+
+        before_cell(monkeypatch, name, kill)
+        nb = right()
+        with pytest.raises(SandboxError, match="something killed the notebook's process"):
+            execute.execute(nb, own, LIMITS)
+        assert scores(nb) == NOBODY
+
+
+def family(pid):
+    """A child, its child, and so on."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(children[0]), *family(int(children[0]))] if children else []
+
+
 def test_a_check_that_was_not_run_says_so(sandbox, monkeypatch):
     monkeypatch.setattr(execute, "examine", lambda *_: examiner.Result())
     nb = right()
