@@ -137,6 +137,17 @@ def variable(x: Tensor) -> Tensor:
     return x.requires_grad_() if x.is_floating_point() else x
 
 
+def assign(x: Tensor, new: Tensor) -> None:
+    """Make x hold what `new` holds, its shape too: so does it for all who have it."""
+    new = new.detach().to(x.dtype)
+    with torch.no_grad():
+        if x.shape == new.shape:
+            x.copy_(new)
+        else:
+            new = new.contiguous()
+            x.set_(new.untyped_storage(), 0, new.shape, new.stride())
+
+
 def product(outputs: list[Tensor], inputs: list[Tensor], cotangents: list[Tensor]) -> Any:
     """The vector-Jacobian product of each input; None where there is no path to it.
 

@@ -46,33 +46,16 @@ class _Watch(TorchFunctionMode):
 
     def __init__(self, forbidden: tuple[str, ...]) -> None:
         super().__init__()
-        self.names = _Names(forbidden)
+        self.forbidden = forbidden
         self.seen: list[str] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        name = self.names[getattr(func, "__name__", "")]
-        if name:
+        name = _bare(getattr(func, "__name__", ""))
+        if name in self.forbidden:
             self.seen.append(f"torch's {name}")
         return func(*args, **(kwargs or {}))
-
-
-@functools.cache
-class _Names(dict[str, str]):
-    """A torch function's name -> its name in `forbidden`, or "".
-
-    A table, as it is asked at each step of a learner's code: "gelu.default" of torch.ops,
-    `_softmax`, `gelu_` are variants of forbidden ones.
-    """
-
-    def __init__(self, forbidden: tuple[str, ...]) -> None:
-        self.forbidden = forbidden
-
-    def __missing__(self, name: str) -> str:
-        bare = name.split(".")[0].strip("_").removeprefix("special_")
-        self[name] = bare if bare in self.forbidden else ""
-        return self[name]
 
 
 class _Profile:
@@ -83,38 +66,38 @@ class _Profile:
     """
 
     def __init__(self, allow: tuple[str, ...], forbidden: tuple[str, ...]) -> None:
-        self.names, self.modules = _Names(forbidden), _Modules(allow)
-        self.forbidden = forbidden
+        self.allow, self.forbidden = (*allow, *OURS), forbidden
         self.seen: list[str] = []
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
-            name = self.names[arg.__name__]
-            if name and _of_torch(arg):
+            name = _bare(arg.__name__)
+            if name in self.forbidden and _of_torch(arg):
                 self.seen.append(f"torch's {name}")
         elif event == "call":
             file, name = frame.f_code.co_filename, frame.f_code.co_name
             if name in self.forbidden and file.startswith(TORCH):
                 self.seen.append(f"torch's {name}")
-            if self.modules[file]:
-                self.seen.append(self.modules[file])
+            module = _refused(file, self.allow)
+            if module:
+                self.seen.append(module)
+
+
+@functools.cache  # these two are asked at each step of a learner's code
+def _bare(name: str) -> str:
+    """A torch function's name without the marks of its variants: `_softmax`, `gelu_`."""
+    return name.split(".")[0].strip("_").removeprefix("special_")  # gelu.default of torch.ops
 
 
 @functools.cache
-class _Modules(dict[str, str]):
-    """A file -> the module of this package that it is, unless learners may call it; or ""."""
-
-    def __init__(self, allow: tuple[str, ...]) -> None:
-        self.allow = (*allow, *OURS)
-
-    def __missing__(self, file: str) -> str:
-        self[file] = ""
-        if file.startswith(f"{PACKAGE}{os.sep}"):
-            parts = Path(file).relative_to(PACKAGE).with_suffix("").parts
-            module = ".".join(("llmcourse", *(p for p in parts if p != "__init__")))
-            fine = any(module == a or module.startswith(f"{a}.") for a in self.allow)
-            self[file] = "" if fine else module
-        return self[file]
+def _refused(file: str, allow: tuple[str, ...]) -> str:
+    """The module of this package that a file is, unless learners may call it; else ""."""
+    if not file.startswith(f"{PACKAGE}{os.sep}"):
+        return ""
+    parts = Path(file).relative_to(PACKAGE).with_suffix("").parts
+    module = ".".join(("llmcourse", *(p for p in parts if p != "__init__")))
+    fine = any(module == a or module.startswith(f"{a}.") for a in allow)
+    return "" if fine else module
 
 
 def _of_torch(function: Any) -> bool:

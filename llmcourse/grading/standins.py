@@ -148,7 +148,20 @@ class Link:
             raise self._end(str(error)) from None
         if reply.get("to") != self._asked:
             raise self._end("an answer to another question")
-        return reply, Unpacker(raw, self._unpack_other)
+        unpacker = Unpacker(raw, self._unpack_other)
+        self._follow(reply.get("changed", []), unpacker)
+        return reply, unpacker
+
+    def _follow(self, changed: Any, unpacker: Unpacker) -> None:
+        """The learner's code changed tensors that it had returned: so do ours."""
+        pairs = changed if isinstance(changed, list) else []
+        for number, packed in (p for p in pairs if type(p) is list and len(p) == 2):
+            new = self._unpack(unpacker, packed)
+            mine = self._sent.get(number) if type(number) is int and number < 0 else None
+            x = mine.tensor() if mine else None
+            if mine and x is not None and isinstance(new, Tensor):
+                data.assign(x, new)
+                mine.version = x._version
 
     def _receive(self) -> tuple[dict[str, Any], bytes]:
         waiting = self.channel.waits(self.seconds)
@@ -184,18 +197,19 @@ class Link:
         number = None if leaf else self._numbers.get(id(x))
         if number is not None and self._sent[number].version == x._version:
             return ["R", number]
-        number = None if leaf else self._remember(x)
+        number = None if leaf else self._next
+        if number is not None:
+            self._next += 1
+            self._remember(x, number)
         whole = x.is_contiguous() or 0 in x.stride()
         return [*packer.tensor(x), number, None if whole else list(x.stride()), leaf]
 
-    def _remember(self, x: Tensor) -> int:
-        number, self._next = self._next, self._next + 1
+    def _remember(self, x: Tensor, number: int) -> None:
         key = id(x)
         self._sent[number] = _Sent(
             weakref.ref(x, lambda _: self._drop(key, number)), x._version
         )
         self._numbers[key] = number
-        return number
 
     def _drop(self, key: int, number: int) -> None:
         self._sent.pop(number, None)
@@ -218,12 +232,7 @@ class Link:
         if isinstance(args, Tensor) and isinstance(left, Tensor):
             if data.same(args.detach(), left):
                 return
-            with torch.no_grad():
-                x = left.to(args.dtype).contiguous()
-                if args.shape == x.shape:
-                    args.copy_(x)
-                else:
-                    args.set_(x.untyped_storage(), 0, x.shape, x.stride())
+            data.assign(args, left)
             number = self._numbers.get(id(args))
             if number is not None:
                 self._sent[number].version = args._version
@@ -252,8 +261,11 @@ class Link:
 
     def _unpack_other(self, unpacker: Unpacker, x: list) -> Any:
         match x:
-            case ["T", str(kind), list(shape), start, size, bool(has_graph)]:
+            case ["T", str(kind), list(shape), start, size, bool(has_graph), *number]:
                 tensor = unpacker.tensor(kind, shape, start, size)
+                match number:
+                    case [int(new)] if new < 0 and new not in self._sent:
+                        self._remember(tensor, new)
                 if has_graph and (tensor.is_floating_point() or tensor.is_complex()):
                     tensor.from_graph = True  # type: ignore[attr-defined]
                 return tensor

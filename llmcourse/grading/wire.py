@@ -31,7 +31,8 @@ DTYPES = {
         torch.int8, torch.int16, torch.int32, torch.int64, torch.complex64, torch.complex128,
     )
 }  # fmt: skip
-ARRAYS = {"float64", "float32", "float16", "bool", "uint8", "int8", "int16", "int32", "int64"}
+ARRAYS = {"float64", "float32", "float16", "bool", "uint8", "int8", "int16", "int32", "int64",
+          "complex64", "complex128"}  # fmt: skip
 # What an end does with values beyond data: write one, and read its form.
 Write = Callable[["Packer", Any], list]
 Read = Callable[["Unpacker", list], Any]
@@ -146,16 +147,23 @@ class Packer:
             raise WireError(f"a tensor of {kind}, {x.layout}, on {x.device.type}")
         if x.numel() * x.element_size() > LARGEST:
             raise WireError(f"a tensor of shape {list(x.shape)}, far too large")
-        x = x.detach().resolve_conj().resolve_neg().contiguous()
-        raw = x.reshape(-1).view(torch.uint8).numpy().tobytes() if x.numel() else b""
-        return ["T", kind, list(x.shape), *self._store(raw)]
+        return ["T", kind, list(x.shape), *self._store(raw(x))]
 
-    def _store(self, raw: bytes) -> list[int]:
+    def _store(self, raw: bytes | memoryview) -> list[int]:
         start = len(self.blob)
         self.blob += raw
         if len(self.blob) > LARGEST:
             raise WireError("too many bytes in one message")
         return [start, len(raw)]
+
+
+def raw(x: Tensor) -> bytes | memoryview:
+    """The bytes of a strided tensor's numbers, in order."""
+    if not x.numel():
+        return b""
+    x = x.detach().resolve_conj().resolve_neg().contiguous()
+    flat = x.as_strided((x.numel(),), (1,))  # a single number may lie with any stride
+    return flat.view(torch.uint8).numpy().data
 
 
 class Unpacker:

@@ -23,7 +23,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch import Tensor
 
 from llmcourse.checks import data, guard
-from llmcourse.grading.wire import Channel, Packer, Unpacker, WireError
+from llmcourse.grading.wire import Channel, Packer, Unpacker, WireError, raw
 
 MOST_OUTPUTS = 200  # of a cell; and characters of all its outputs together:
 MOST_TEXT = 2_000_000
@@ -127,8 +127,8 @@ class Shell(InteractiveShell):
         import subprocess
 
         done = subprocess.run(cmd, shell=True, stdin=subprocess.DEVNULL, capture_output=True)
-        for name, raw in (("stdout", done.stdout), ("stderr", done.stderr)):
-            _outputs.write(name, raw.decode(errors="replace"))
+        for name, text in (("stdout", done.stdout), ("stderr", done.stderr)):
+            _outputs.write(name, text.decode(errors="replace"))
 
     system = system_piped
 
@@ -233,11 +233,12 @@ class Worker:
     """What the examiner has sent and what the learner's functions returned, by number."""
 
     def __init__(self, channel: Channel) -> None:
-        self.channel = channel
+        self.channel, self.returned = channel, 0
         self.forget()
 
     def forget(self) -> None:
-        self.tensors: dict[int, Tensor] = {}
+        self.tensors: dict[int, Tensor] = {}  # those that were returned have numbers below 0
+        self.sums: dict[int, list] = {}  # of the latter, as the examiner has them
         self.objects: list[Any] = []
         self.numbers: dict[int, int] = {}  # of objects, by id
         self.graphs: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
@@ -250,6 +251,8 @@ class Worker:
         except WireError as error:
             packer = Packer()
             reply = {"error": {"names": ["TypeError"], "text": f"returned {error}"}}
+        except Exception as error:  # of a learner's object that was looked at
+            packer, reply = Packer(), {"error": _error(error)}
         self.channel.send(reply | {"to": message["number"]}, packer.blob)
 
     def _do_run(self, message: dict, *_: Any) -> dict[str, Any]:
@@ -273,7 +276,7 @@ class Worker:
         known = {n: _shell.user_ns[n] for n in message["names"] if n in _shell.user_ns}
         found = {}
         for name, value in known.items():
-            with contextlib.suppress(WireError):
+            with contextlib.suppress(Exception):  # an object may do as it likes
                 found[name] = packer.pack(value)
         return {"names": found}
 
@@ -282,13 +285,14 @@ class Worker:
         return {}
 
     def _do_attribute(self, message: dict, packer: Packer, unpacker: Unpacker) -> dict:
-        return self._call(message, packer, lambda: getattr(
-            self.objects[message["object"]], message["name"]))  # fmt: skip
+        thing, name = self.objects[message["object"]], message["name"]
+        return self._call(message, packer, lambda: data.plain(getattr(thing, name)))
 
     def _do_call(self, message: dict, packer: Packer, unpacker: Unpacker) -> dict[str, Any]:
         """Call a function, a class or an object's method with data."""
         for number in message["dropped"]:
             self.tensors.pop(number, None)
+            self.sums.pop(number, None)
         for number, new in message["changed"]:
             self._renew(number, unpacker.unpack(new))
         args, kwargs = unpacker.unpack(message["args"])
@@ -296,7 +300,12 @@ class Worker:
         leaves = [x for x in tensors if x.requires_grad]
         before = self._state(args, kwargs)
         function = self.objects[message["object"]]
-        reply = self._call(message, packer, lambda: function(*args, **kwargs), leaves)
+
+        def run() -> Any:
+            value = function(*args, **kwargs)
+            return value if _is_own(value, function) else data.plain(value)
+
+        reply = self._call(message, packer, run, leaves)
         now = self._state(args, kwargs)
         return reply | ({"left": packer.pack((args, kwargs))} if now != before else {})
 
@@ -309,10 +318,12 @@ class Worker:
         try:
             grad = bool(message.get("grad", True))
             with guard.watching(seen, sink), torch.set_grad_enabled(grad), _interruptible():
-                value = data.plain(run())
+                value = run()
             if leaves:
                 reply["graph"] = self._keep(value, leaves)
-            reply["value"] = packer.pack(value)
+            reply["changed"] = list(self._changed(packer))
+            numbered = not leaves and message["do"] != "gradient"
+            reply["value"] = self._pack_value(packer, value, numbered=numbered)
         except WireError:
             raise
         except data.NotDataError as error:
@@ -347,21 +358,38 @@ class Worker:
 
     def _mark(self, packer: Packer, x: Any) -> list:
         """A tensor by its checksum alone."""
-        if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
-            return self._pack_other(packer, x)
-        flat = x.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
-        raw = flat.view(torch.uint8).numpy().data if flat.numel() else b""
-        return ["T", str(x.dtype), list(x.shape), zlib.crc32(raw)]
+        plain = type(x) is Tensor or type(x) is torch.nn.Parameter
+        return _sum(x) if plain else self._pack_other(packer, x)
 
     def _renew(self, number: int, new: Tensor) -> None:
-        """The examiner changed a tensor that it had sent: so does whoever kept it."""
-        old = self.tensors.get(number)
-        if old is not None:
-            with torch.no_grad():
-                if old.shape == new.shape:
-                    old.copy_(new)
-                else:
-                    old.set_(new.untyped_storage(), 0, new.shape, new.stride())
+        """The examiner changed a tensor that is here too: so does whoever kept it."""
+        if number in self.tensors:
+            data.assign(self.tensors[number], new)
+        if number in self.sums:
+            self.sums[number] = _sum(self.tensors[number])
+
+    def _changed(self, packer: Packer) -> Iterator[list]:
+        """What was returned earlier, and is not what it was."""
+        for number, known in self.sums.items():
+            if _sum(self.tensors[number]) != known:
+                self.sums[number] = _sum(self.tensors[number])
+                yield [number, packer.tensor(self.tensors[number])]
+
+    def _pack_value(self, packer: Packer, value: Any, *, numbered: bool) -> Any:
+        """A call's answer; tensors that may be looked at again get a number."""
+
+        def number(packer: Packer, x: Any) -> list:
+            packed = self._pack_other(packer, x)
+            if packed[0] != "T":
+                return packed
+            self.returned -= 1
+            self.tensors[self.returned], self.sums[self.returned] = x, _sum(x)
+            return [*packed, self.returned]
+
+        packer.other = number if numbered else self._pack_other
+        packed = packer.pack(value)
+        packer.other = self._pack_other
+        return packed
 
     def _pack_other(self, packer: Packer, x: Any) -> list:
         """A tensor with a mark whether it has a gradient; of an object its number and kind."""
@@ -370,11 +398,8 @@ class Worker:
         if id(x) not in self.numbers:
             self.numbers[id(x)] = len(self.objects)
             self.objects.append(x)
-        method, routine = inspect.ismethod(x), inspect.isroutine(x)
-        kind = "method" if method else "function" if routine else "object"
         names = [c.__name__ for c in type(x).__mro__]
-        return ["o", self.numbers[id(x)], kind, str(getattr(x, "__name__", ""))[:60],
-                names[:8], _parameters(x), callable(x)]  # fmt: skip
+        return ["o", self.numbers[id(x)], *_kind(x), names[:8], _parameters(x), callable(x)]
 
     def _unpack_other(self, unpacker: Unpacker, x: list) -> Any:
         match x:
@@ -392,6 +417,28 @@ class Worker:
                     self.tensors[number] = tensor
                 return tensor.requires_grad_() if leaf else tensor
         raise WireError("not a value")
+
+
+def _sum(x: Tensor) -> list:
+    """Tells whether a tensor has changed."""
+    if x.layout != torch.strided:
+        raise WireError(f"a tensor of layout {x.layout}")
+    return ["T", str(x.dtype), list(x.shape), zlib.crc32(raw(x))]
+
+
+def _is_own(value: Any, maker: Any) -> bool:
+    """Whether a class of the learner's, called, made a list or dict with methods of its own."""
+    return inspect.isclass(maker) and type(value) is maker and isinstance(value, (list, dict))
+
+
+def _kind(x: Any) -> list[str]:
+    """What an object is, and its name, where it says so."""
+    try:
+        method, routine = inspect.ismethod(x), inspect.isroutine(x)
+        name = str(getattr(x, "__name__", ""))[:60]
+    except Exception:  # an object may do as it likes
+        return ["object", ""]
+    return ["method" if method else "function" if routine else "object", name]
 
 
 def _parameters(x: Any) -> list[str]:
