@@ -110,7 +110,8 @@ def test_visible_checks_show_expected_and_got_and_hidden_ones_never():
     assert "got" in text
     with checks.hidden(), pytest.raises(checks.CheckFailed) as caught:
         checks.check(wrong, X, W, expected=oracle, axes="B T D", name="sums", case="odd")
-    off = f"off by {3 / float(oracle(X, W).abs().max()):.2g} of the largest entry"
+    off = "off by about 0.1 of the largest entry"
+    assert 0.05 < 3 / float(oracle(X, W).abs().max()) < 0.3
     assert str(caught.value).splitlines() == [
         f"hidden check of sums (odd): wrong value: {off}, first at B=0, T=0, D=0",
         "hint: every entry is off by the same amount",
@@ -751,8 +752,29 @@ def test_random_inputs_depend_on_words_and_salt_alone(monkeypatch):
     assert torch.equal(first, checks.rng("02_gpt2", 1).normal(4))
     assert not torch.equal(first, checks.rng("02_gpt2", 2).normal(4))
     assert not torch.equal(first, checks.rng("02_gpt", "21").normal(4))
+    with checks.hidden():
+        assert torch.equal(first, checks.rng("02_gpt2", 1).normal(4))
     monkeypatch.setenv("LLMCOURSE_SALT", "secret")
-    assert not torch.equal(first, checks.rng("02_gpt2", 1).normal(4))
+    assert torch.equal(first, checks.rng("02_gpt2", 1).normal(4))
+    with checks.hidden():
+        assert not torch.equal(first, checks.rng("02_gpt2", 1).normal(4))
+
+
+def test_a_hidden_check_says_no_digits_of_what_an_answer_is_off_by():
+    """An answer can be off by an input, or by whatever its author likes."""
+    x, places = X.double(), torch.arange(9000)
+
+    def said(secret):
+        for wrong, want in [
+            (x * secret, x), (x + secret * torch.arange(8) / 1e3, x),
+            (1e3 + 1e-4 * secret, 1e3), (10**6 + secret, 10**6),
+            (places * (places > secret), places), ([secret] * 2, [1, 2]),
+        ]:  # fmt: skip
+            with pytest.raises(checks.CheckFailed) as told, checks.hidden():
+                checks.check(lambda x: wrong, X, expected=want, name="f")  # noqa: B023
+            yield str(told.value)
+
+    assert list(said(1234)) == list(said(2345))
 
 
 def test_random_inputs_keep_their_promises():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from llmcourse.checks import data
 from llmcourse.checks.guard import call
-from llmcourse.checks.report import Check
+from llmcourse.checks.report import Check, is_hidden
 
 AXES = {"B": "sequence of the batch", "T": "position", "H": "head"}
 NEAR = 1e-5  # at most so far apart are answers that are meant to be the same
@@ -161,7 +161,8 @@ def factor(got: Tensor, want: Tensor, near: float) -> str:
     if abs(ratio - 1) > 1e-3 and not data.wrong(got, ratio * want, near).any():
         if abs(ratio + 1) < 1e-3:
             return "the sign is turned round"
-        return f"every entry is {ratio:.4g} times what it should be"
+        times = "the same multiple of" if is_hidden() else f"{ratio:.4g} times"
+        return f"every entry is {times} what it should be"
     off = got - want
     if not data.wrong(off, off.mean().expand_as(off), near).any():
         return "every entry is off by the same amount"

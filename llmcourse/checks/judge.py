@@ -12,9 +12,11 @@ from llmcourse.checks.report import (
     ANYTHING,
     Check,
     CheckFailed,
+    amount,
     around,
     at,
     both,
+    count,
     different,
     fail,
     first,
@@ -181,8 +183,8 @@ def _check_finite(it: Check, path: str, got: Tensor, want: Tensor) -> None:
     if bad.any():
         what = "NaN" if torch.isnan(got[bad]).any() else "infinite"
         index = first(it, bad)
-        count = f"{int(bad.sum())} of {bad.numel()} entries"
-        problem = f"{at(path)}{count} {what}{place(it, index)}"
+        many = count(int(bad.sum()), bad.numel())
+        problem = f"{at(path)}{many} {what}{place(it, index)}"
         fail(it, problem, hint=hints.NOT_FINITE[what], shown=both(got, want, index))
 
 
@@ -237,7 +239,7 @@ def _compare_gradient(
     if error.max() > GRADIENT * it.tolerance_of(want):
         hint = hints.factor(got.double(), want.double(), 1e-4)
         hint = hint or "a path cut by detach or torch.no_grad?"
-        problem = f"{what}: off by {float(error.max()):.2g} of its largest entry"
+        problem = f"{what}: off by {amount(float(error.max()))} of its largest entry"
         index = (error == error.max()).nonzero()[0].tolist()
         fail(it, problem, hint=hint, shown=both(got, want, index))
 

@@ -74,6 +74,11 @@ def hidden() -> Iterator[None]:
         _hidden.reset(token)
 
 
+def is_hidden() -> bool:
+    """Whether this is a hidden check."""
+    return _hidden.get()
+
+
 @dataclass
 class Check:
     """One check: what it is about and how it judges. The fields are `checks.check`'s."""
@@ -144,7 +149,7 @@ def fail(it: Check, problem: str, *, hint: str = "", shown: str = "") -> NoRetur
     what = f"{it.name} ({it.case})" if it.case else it.name
     lines = [f"{what}: {problem}"] + ([f"hint: {hint}"] if hint else [])
     details = "\n".join([*lines, shown])
-    if _hidden.get():
+    if is_hidden():
         lines[0] = f"hidden check of {lines[0]}"
     else:
         _show_back(it)
@@ -154,7 +159,7 @@ def fail(it: Check, problem: str, *, hint: str = "", shown: str = "") -> NoRetur
 
 def say_ok(it: Check) -> None:
     """One line on standard output; nothing where the check is hidden."""
-    if not _hidden.get():
+    if not is_hidden():
         _show_back(it)
         print(f"ok: {it.name}{', ' + it.case if it.case else ''}")
 
@@ -197,9 +202,9 @@ def size(it: Check, got: Any, want: Any) -> str:
         wrong = data.wrong(got, want, it.tolerance_of(want))
         where = place(it, first(it, wrong))
         if not want.is_floating_point():
-            return f": {int(wrong.sum())} of {wrong.numel()} entries{where}"
+            return f": {count(int(wrong.sum()), wrong.numel())}{where}"
         error = float((got.double() - want.double()).abs().nan_to_num(0.0).max())
-        return f": off by {error / data.scale(want):.2g} of the largest entry{where}"
+        return f": off by {amount(error / data.scale(want))} of the largest entry{where}"
     if isinstance(want, str):
         right = different(got, want)
         if right == len(got):
@@ -210,7 +215,7 @@ def size(it: Check, got: Any, want: Any) -> str:
     if isinstance(want, (list, tuple)):
         pairs = enumerate(zip(got, want, strict=True))
         bad = [i for i, (g, w) in pairs if not data.close(g, w, 0.0)]
-        return f": {len(bad)} of {len(want)} entries, first at [{bad[0]}]"
+        return f": {count(len(bad), len(want))}, first at [{bad[0]}]"
     return _percent(got, want)
 
 
@@ -222,8 +227,24 @@ def _percent(got: Any, want: Any) -> str:
         return ""
     if not abs(got) < 1e6 * abs(want):
         return ": off by far"
+    if is_hidden():
+        return f": off by {amount(abs(got - want) / abs(want))} of what it should be"
     percent = 100 * abs(got - want) / abs(want)
     return f": off by {percent:.0f}%" if percent >= 10 else f": off by {percent:.2g}%"
+
+
+def amount(x: float) -> str:
+    """How far off; in a hidden check the order of magnitude, as digits could tell an input."""
+    if not is_hidden():
+        return f"{x:.2g}"
+    power = round(math.log10(min(10.0, max(1e-9, x))))
+    return f"about {10.0**power:g}"
+
+
+def count(some: int, of: int) -> str:
+    """How many entries; in a hidden check only whether it is all of them."""
+    number = "some" if some < of else "all"
+    return f"{number if is_hidden() else some} of {of} entries"
 
 
 def different(got: Sequence, want: Sequence) -> int:
@@ -312,7 +333,7 @@ def kind(value: Any) -> str:
 
 def of_class(kind: type) -> str:
     """A class's name; in a hidden check that of a known one, for others may be made to tell."""
-    if not _hidden.get() or is_known(kind):
+    if not is_hidden() or is_known(kind):
         return kind.__name__
     known = next(base for base in kind.__mro__ if is_known(base))
     return "object" if known is object else known.__name__
