@@ -29,6 +29,8 @@ def of_type(got: Any, want: Any) -> str:
         return "is the `return` missing?"
     if isinstance(got, types.MethodType):
         return f"is `@property` missing above `def {got.__name__}`?"
+    if type(got).__name__ == "coroutine":
+        return "`async def` makes a coroutine: `def` makes a function"
     if callable(got):
         return "this is a function, not what it returns: call it"
     if isinstance(got, np.ndarray | np.generic):
@@ -45,7 +47,7 @@ def of_type(got: Any, want: Any) -> str:
         return "`list(...)` makes a list of it"
     if isinstance(want, str) and isinstance(got, bytes):
         return '`.decode("utf-8")` makes a string of bytes'
-    if isinstance(got, Iterator):
+    if isinstance(got, Iterator) or type(got).__name__ == "generator":
         return "`yield` makes a generator: `return` the answer"
     if isinstance(want, Tensor) and isinstance(got, (int, float)):
         return "`torch.tensor(...)` makes a tensor of a number, but cuts its gradient"

@@ -38,6 +38,7 @@ MEMORY = 8 * 2**30  # bytes for an examiner, whatever a learner's function retur
 PATIENCE = 20  # seconds that an examiner may take for itself
 UNSTEADY = ("this check passes, but not when it runs after hidden tests: does your function "
             "remember earlier calls, or depend on time or chance?")  # fmt: skip
+UNFINISHED = "this check could not be finished, as your notebook's process ended"
 Cell = dict[str, Any]
 
 
@@ -61,11 +62,13 @@ class Result:
 
     outputs: key -> the cell's outputs, in nbformat's form, of every cell that ran to its end.
     in_hidden: keys of the cells that failed in a hidden test.
+    after_end: keys of the cells during or before which the learner's process ended.
     ended: why the learner's process ended early, or "".
     """
 
     outputs: dict[str, list[Cell]] = field(default_factory=dict)
     in_hidden: set[str] = field(default_factory=set)
+    after_end: set[str] = field(default_factory=set)
     ended: str = ""
 
 
@@ -96,6 +99,8 @@ def _judged(part: Part, seen: list[Cell], second: Result) -> list[Cell]:
         return fine + failures
     if any(map(_is_failure, seen)):
         return seen
+    if part.key in second.after_end:
+        return [*fine, error_output("ProcessEnded", f"{UNFINISHED}: {second.ended}")]
     said = "\n".join(line for out in failures for line in out.get("traceback", []))
     return [*fine, error_output("CheckFailed", UNSTEADY, said)]
 
@@ -105,9 +110,19 @@ def _is_failure(out: Cell) -> bool:
 
 
 def _run_all(parts: list[Part], sandbox: Sandbox, limits: Limits) -> Result:
-    public = " ".join(HIDDEN.sub("", part.source) for part in parts)
-    words = frozenset(re.findall(r"\w+", public))
-    link = Link(sandbox.open(limits), limits.cell, sandbox.interrupt, words)
+    public = [replace(part, source=HIDDEN.sub("", part.source)) for part in parts]
+    words = frozenset(w for part in public for w in re.findall(r"\w+", part.source))
+    checks, common = (
+        {
+            name
+            for p in public
+            if p.locked and p.graded is graded
+            for name in _names(p.source)[1]
+        }
+        for graded in (True, False)
+    )
+    channel = sandbox.open(limits)
+    link = Link(channel, limits.cell, sandbox.interrupt, words, checks - common)
     result = Result()
     try:
         _ask_about_everything(parts, link, limits, result)
@@ -163,6 +178,8 @@ def _take(report: list[Any], result: Result) -> None:
     result.outputs[key] = outputs
     if in_hidden:
         result.in_hidden.add(key)
+    if result.ended:
+        result.after_end.add(key)
 
 
 def _examiner(parts: list[Part], link: Link, tell: Connection) -> None:

@@ -27,6 +27,8 @@ DESK = "/submission"  # where a learner's code stands; data files of the assignm
 DATA = "/data"  # where bubblewrap has put those files
 POLL = 0.05  # seconds between two looks at what a submission takes
 LEAVING = 1.0  # seconds that a process which seems to be gone may take to end
+INODES = 20_000  # files and folders in each of the folders that can be written to
+BUFFER = 2**18  # bytes that the kernel may hold for a socket or pipe
 KILLED = 9  # what a maker returns when its submission was killed
 NEW = 0x20000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000000  # mount, uts, ipc, pid, net
 READ_ONLY, NO_SUID, NO_DEV, PRIVATE = 1, 2, 4, 0x40000 | 0x4000
@@ -137,7 +139,7 @@ def _used(pids: set[int]) -> dict[str, float]:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             used["cpu"] += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
             used["processes"] += int(fields[17])
-            used["memory"] += int(fields[21]) * os.sysconf("SC_PAGESIZE")
+            used["memory"] += int(fields[21]) * os.sysconf("SC_PAGESIZE") + _buffers(pid)
     return used
 
 
@@ -147,7 +149,15 @@ def _memory(pid: int) -> int:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:  # it has just ended
         return 0
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    shared = sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return shared + _buffers(pid)
+
+
+def _buffers(pid: int) -> int:
+    """Bytes that the kernel may hold for a process's open files, each taken for a full one."""
+    with contextlib.suppress(OSError):
+        return BUFFER * len(os.listdir(f"/proc/{pid}/fd"))
+    return 0
 
 
 def _in_new_namespaces(limits: dict[str, Any], channel: int, told: int, tell: int) -> NoReturn:
@@ -175,7 +185,7 @@ def _in_new_namespaces(limits: dict[str, Any], channel: int, told: int, tell: in
 def _mount_what_is_written_to(limits: dict[str, Any]) -> None:
     """Empty folders in memory, also over what would tell of other processes."""
     _must(_libc.mount(b"none", b"/", None, PRIVATE, None), "private mounts")
-    room = f"size={limits['disk']},mode=1777".encode()
+    room = f"size={limits['disk']},nr_inodes={INODES},mode=1777".encode()
     for place in ("/tmp", "/dev/shm", DESK):
         flags = NO_SUID | NO_DEV
         _must(_libc.mount(b"tmpfs", place.encode(), b"tmpfs", flags, room), place)

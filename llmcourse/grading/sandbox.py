@@ -28,6 +28,7 @@ SHOWN = ("__init__.py", "checks", "grading/__init__.py", "grading/keeper.py",
 HIDDEN = ("transformers", "fla", "flash_linear_attention", "tokenizers", "huggingface_hub",
           "nbgrader", "llmcourse", "safetensors")  # fmt: skip
 FIRST_USER = 0x10000  # of the sandbox, where the instructor is root; nobody's on this machine
+OWN = ("/tmp/", "/dev/", "/proc/")  # what every submission has for itself
 STARTING = 120  # seconds for importing torch on a busy machine
 NEEDS = ("grading runs learners' code in bubblewrap, which {}: {}; a learner who checks only "
          "their own work may run with --unsafe-no-sandbox")  # fmt: skip
@@ -223,6 +224,10 @@ def _command(
     if program is None:
         what = "install it (Debian, Ubuntu: sudo apt install bubblewrap)"
         raise SandboxError(NEEDS.format("is missing", what))
+    for path in (sys.base_prefix, sys.prefix):
+        if os.path.realpath(path).startswith(OWN):
+            what = "install the course elsewhere: learners' code has a /tmp of its own"
+            raise SandboxError(NEEDS.format(f"cannot show it {path}", what))
     tree = _Tree()
     tree.bind("/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):

@@ -27,12 +27,17 @@ REFUSED = {
     "finit_module": (313, 273), "delete_module": (176, 106), "syslog": (103, 116),
 }  # fmt: skip
 MACHINES = {"x86_64": (0, 0xC000003E, 56), "aarch64": (1, 0xC00000B7, 220)}  # and clone
+# Sockets within the sandbox only: others are not held back by a network namespace (AF_VSOCK);
+# and none with larger buffers, which are the kernel's memory and count as nobody's.
+MADE = {"socket": (41, 198), "socketpair": (53, 199)}
+SETSOCKOPT = (54, 208)
+UNIX, OF_SOCKETS, BUFFERS = 1, 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and both with force
 CLONE3 = 435  # takes its flags from memory, where no filter can look
 NEW_NAMESPACE = 0x7E020080  # clone's flags for each kind of them
-NUMBER, MACHINE, FIRST_ARGUMENT = 0, 4, 16  # offsets in what the kernel shows a filter
+NUMBER, MACHINE, ARGUMENTS = 0, 4, (16, 24, 32)  # offsets in what the kernel shows a filter
 LOAD, JUMP_EQUAL, JUMP_FROM, JUMP_ANY, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-EPERM, ENOSYS = 1, 38
+EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
 NO_NEW_PRIVS, SET_SECCOMP, FILTER = 38, 22, 2
 
 
@@ -64,9 +69,26 @@ def program(machine: str) -> bytes:
     ]
     for numbers in REFUSED.values():
         steps += [_step(JUMP_EQUAL, numbers[column], 0, 1), _step(RETURN, ERROR | EPERM)]
+    for numbers in MADE.values():
+        steps += [
+            _step(JUMP_EQUAL, numbers[column], 0, 4),
+            _step(LOAD, ARGUMENTS[0]),
+            _step(JUMP_EQUAL, UNIX, 1, 0),
+            _step(RETURN, ERROR | EAFNOSUPPORT),
+            _step(RETURN, ALLOW),
+        ]
+    steps += [
+        _step(JUMP_EQUAL, SETSOCKOPT[column], 0, len(BUFFERS) + 5),
+        _step(LOAD, ARGUMENTS[1]),
+        _step(JUMP_EQUAL, OF_SOCKETS, 0, len(BUFFERS) + 1),
+        _step(LOAD, ARGUMENTS[2]),
+        *(_step(JUMP_EQUAL, n, len(BUFFERS) - i, 0) for i, n in enumerate(BUFFERS)),
+        _step(RETURN, ALLOW),
+        _step(RETURN, ERROR | EPERM),
+    ]
     steps += [
         _step(JUMP_EQUAL, clone, 0, 3),
-        _step(LOAD, FIRST_ARGUMENT),
+        _step(LOAD, ARGUMENTS[0]),
         _step(JUMP_ANY, NEW_NAMESPACE, 0, 1),
         _step(RETURN, ERROR | EPERM),
         _step(RETURN, ALLOW),

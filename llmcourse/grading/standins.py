@@ -22,6 +22,9 @@ from llmcourse.checks import data, guard
 from llmcourse.checks.guard import Frame
 from llmcourse.grading.wire import Channel, Packer, Unpacker, WireError
 
+PYTHONS = ("generator", "coroutine", "async_generator")  # types that have no name in builtins
+NAMELESS = ("<lambda>", "<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
+
 
 class ProcessEnded(Exception):  # noqa: N818, learners read its name
     """The learner's process is gone, silent for too long, or talks nonsense."""
@@ -55,14 +58,16 @@ class Link:
     seconds: for one answer. on_silence: called once when an answer does not come in time; if it
     helps, the conversation goes on. words: the names that may be told of a learner's things,
     Python's own besides; a name made up while a test runs could carry a hidden input.
+    of_checks: names that visible checks make for themselves.
     """
 
     def __init__(
         self, channel: Channel, seconds: float, on_silence: Callable[[], None] | None = None,
-        words: Container[str] = (),
+        words: Container[str] = (), of_checks: Container[str] = (),
     ) -> None:  # fmt: skip
         self.channel, self.seconds, self.on_silence = channel, seconds, on_silence
-        self.words, self.ended = words, ""
+        self.words, self.of_checks, self.ended = words, of_checks, ""
+        self._late = False  # whether the answer had to be asked for with an interrupt
         self._asked = 0
         self._sent: dict[int, _Sent] = {}
         self._numbers: dict[int, int] = {}  # of tensors, by id, while they live
@@ -72,7 +77,11 @@ class Link:
     def run(self, source: str) -> list[Any]:
         """Run a cell; returns its outputs, unchecked."""
         outputs = self._ask({"do": "run", "source": source})[0].get("outputs")
-        return outputs if isinstance(outputs, list) else []
+        outputs = outputs if isinstance(outputs, list) else []
+        if self._late:
+            text = f"(stopped after {self.seconds:g} s)\n"
+            outputs.append({"output_type": "stream", "name": "stderr", "text": text})
+        return outputs
 
     def names(self, wanted: Sequence[str]) -> dict[str, Any]:
         """What the learner's notebook has under these names: stand-ins, objects and data."""
@@ -164,10 +173,10 @@ class Link:
                 mine.version = x._version
 
     def _receive(self) -> tuple[dict[str, Any], bytes]:
-        waiting = self.channel.waits(self.seconds)
-        if not waiting and self.on_silence:
+        self._late = not self.channel.waits(self.seconds)
+        if self._late and self.on_silence:
             self.on_silence()
-        return self.channel.receive(self.seconds if waiting else 2.0)
+        return self.channel.receive(2.0 if self._late else self.seconds)
 
     def _end(self, why: str) -> ProcessEnded:
         self.ended = self.ended or why
@@ -182,9 +191,13 @@ class Link:
         if seen:
             names = reply.get("seen")
             seen.names += _called(names, seen.forbid) if isinstance(names, list) else []
-            seen.kept = seen.kept and reply.get("kept") is not False
+            # An interrupt may hit the profiler itself, which ends it.
+            seen.kept = seen.kept and (self._late or reply.get("kept") is not False)
         if "error" in reply:
-            raise self._exception(reply["error"])
+            told = reply["error"] if isinstance(reply["error"], dict) else {}
+            if self._late:
+                told |= {"names": ["TimeoutError"], "text": f"stopped after {self.seconds:g} s"}
+            raise self._exception(told)
         return self._unpack(unpacker, reply.get("value"))
 
     def _pack(self, packer: Packer, x: Any, graph: bool) -> Any:
@@ -284,12 +297,15 @@ class Link:
         known = len(set(map(str, params))) == len(params) and all(map(self._is_name, params))
         return _function(self, number, name, params if known else [], method=kind == "method")
 
-    def _exception(self, told: Any) -> Exception:
+    def _exception(self, told: dict[str, Any]) -> Exception:
         """An exception of the class that was named, as far as Python has it, else a new one."""
-        told = told if isinstance(told, dict) else {}
-        listed = told.get("names") if isinstance(told.get("names"), list) else []
+        said = told.get("names")
+        listed = said if isinstance(said, list) else []
         names = [n for n in listed if self._is_name(n)] or ["Exception"]
-        text = told.get("text") if isinstance(told.get("text"), str) else ""
+        text = str(told.get("text") or "")
+        missing = re.fullmatch(r"name '(\w+)' is not defined.*", text)
+        if missing and missing[1] in self.of_checks:
+            text = f"{missing[1]} is a check's own name: make one of yours in your cell"
         known: list[Any] = [getattr(builtins, n, None) for n in names]
         base: type[Exception] = next((c for c in known if _is_exception(c)), Exception)
         if names[0] == "OutOfMemoryError":
@@ -297,14 +313,22 @@ class Link:
         parts = {"__str__": lambda self: text, "__module__": "__main__"}
         kind: Any = type(names[0], (base,), parts)
         error: Exception = kind.__new__(kind, *([text] if text else []))
+        if isinstance(error, AttributeError):
+            error.obj = None  # or Python would put the stand-in there
         match told.get("where"):
-            case [str(name), str(line)] if self._is_name(name):
+            case [str(name), str(line)] if self._is_place(name):
                 error.frame = Frame(name, line[:200])  # type: ignore[attr-defined]
         return error
 
     def _is_name(self, x: Any) -> bool:
-        plain = isinstance(x, str) and bool(re.fullmatch(r"[A-Za-z_]\w{0,59}", x))
-        return plain and not keyword.iskeyword(x) and (x in self.words or hasattr(builtins, x))
+        plain = isinstance(x, str) and x.isidentifier() and len(x) <= 60
+        known = plain and (x in self.words or x in PYTHONS or hasattr(builtins, x))
+        return known and not keyword.iskeyword(x)
+
+    def _is_place(self, x: str) -> bool:
+        """Whether x is where a learner's function stands: Page.append, read.<lambda>."""
+        parts = x.split(".")
+        return len(parts) < 5 and all(p in NAMELESS or self._is_name(p) for p in parts)
 
 
 class _Sent:

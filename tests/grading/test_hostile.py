@@ -146,7 +146,8 @@ def shown(nb) -> str:
 
 def hidden() -> list[str]:
     """What no learner may see: lines of hidden tests, and the digits of their inputs."""
-    inputs = [checks.rng("sample", n).normal(5).tolist() for n in ("double", "triple")]
+    with checks.hidden():
+        inputs = [checks.rng("sample", n).normal(5).tolist() for n in ("double", "triple")]
     digits = [f"{abs(x):.9f}"[2:6] for xs in inputs for x in xs]
     return [*digits, "hidden_input_double", "hidden_input_triple", "secret_of"]
 
