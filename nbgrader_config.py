@@ -46,15 +46,16 @@ c.KernelManager = Config(private_sockets())
 # Feedback without a line of a hidden test, and without anything loaded from another host.
 c.GenerateFeedback.preprocessors = [
     "nbgrader.preprocessors.GetGrades",
+    "llmcourse.grading.feedback.NoEmptyComments",
     "llmcourse.grading.feedback.HideHidden",
-    "llmcourse.grading.feedback.HarmlessLinks",
-    "nbconvert.preprocessors.sanitize.SanitizeHTML",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]
-# What formgrader shows of a learner's Markdown and outputs runs nothing either.
-c.HTMLExporter.preprocessors = [
-    "llmcourse.grading.feedback.HarmlessLinks",
-    "nbconvert.preprocessors.sanitize.SanitizeHTML",
-]
-c.SanitizeHTML.enabled = True
+# What feedback and formgrader show of a learner's Markdown and outputs runs nothing.
+c.HTMLExporter.preprocessors = ["llmcourse.grading.harmless.HarmlessOutputs"]
+c.HTMLExporter.sanitize_html = True
+c.HTMLExporter.filters = {
+    "markdown2html": "llmcourse.grading.harmless.markdown",
+    "clean_html": "llmcourse.grading.harmless.clean",
+    "strip_files_prefix": "llmcourse.grading.harmless.unchanged",
+}
 c.GenerateFeedback.exporter_class = "llmcourse.grading.feedback.FeedbackExporter"

@@ -311,11 +311,54 @@ def test_grades_are_exported_to_a_file_or_the_terminal(marked, capsys, tmp_path)
     assert run(capsys, "export", "--format", "word")[0] == 2
 
 
-def test_what_nbgrader_cannot_do_is_one_line(marked, capsys):
-    """Nothing is in the exchange, and nothing was autograded: nbgrader's reason in one line."""
-    for command, why in {"collect": "Course not found", "feedback": "No notebooks"}.items():
-        status, out, err = run(capsys, command, "4")
-        assert (status, out) == (2, "") and why in err and err.count("\n") == 1
+@pytest.mark.parametrize("command", [("feedback", "4"), ("feedback", "4", "--release")])
+def test_feedback_on_nothing_says_what_comes_first(marked, capsys, command):
+    status, out, err = run(capsys, *command)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "nothing of 04_sample is graded yet: run llmcourse autograde 4;" in err
+
+
+def test_collecting_where_nobody_handed_in_says_what_to_do(marked, capsys):
+    status, out, err = run(capsys, "collect", "4")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"nobody handed in through the exchange {marked.resolve()}/exchange yet" in err
+    assert "nbgrader release_assignment" in err and "submitted/" in err
+
+
+def test_an_exchange_that_is_missing_is_told(marked, capsys, tmp_path):
+    with (marked / "nbgrader_config.py").open("a") as file:
+        file.write(f"c.Exchange.root = {str(tmp_path / 'none')!r}\n")
+    status, _, err = run(capsys, "collect", "4")
+    assert status == 2 and f"the exchange {tmp_path}/none is missing or closed" in err
+    assert err.count("\n") == 1 and "contact your instructor" not in err
+
+
+def graded_work(course, learner, **files):
+    """As grading leaves it, and what the exchange puts beside."""
+    folder = course / "autograded" / learner / NAME
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / f"{name}.txt").write_text(text)
+    source = course / "exercises" / ONE
+    (folder / "sample.ipynb").write_text(source.read_text())
+
+
+def test_feedback_goes_to_those_whose_work_came_through_the_exchange(marked, capsys):
+    """Work that was put there by hand has no key to its feedback: who it is of is told."""
+    stock = pytest.importorskip("llmcourse.grading.stock")
+    with stock.api(marked).gradebook as book:
+        book.add_student("ben")
+        book.add_submission(NAME, "ben")
+    stamp = "2026-11-01 10:00:00 UTC"
+    graded_work(marked, "ada", timestamp=stamp, submission_secret="0123abcd")
+    graded_work(marked, "ben", timestamp=stamp)
+    status, out, err = run(capsys, "feedback", "4", "--release")
+    assert (status, out) == (2, f"feedback for {NAME} is in feedback/\n")
+    assert "no feedback was handed out to ben: their work did not come through" in err
+    assert f"give them their pages, feedback/LEARNER/{NAME}" in err and err.count("\n") == 1
+    assert (marked / "feedback" / "ben" / NAME / "sample.html").is_file()
+    assert len(list((marked / "exchange").rglob("feedback/*.html"))) == 1
+    assert run(capsys, "feedback", "4")[0] == 0
 
 
 @pytest.mark.parametrize("command", ["collect", "autograde", "feedback", "export", "status"])

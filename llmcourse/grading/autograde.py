@@ -3,27 +3,37 @@
 Each submission ends as `graded`, or `failed` with a reason, and until then is `waiting`; the
 journal (`Journal`) says which. Its scores, its comments and its late penalty are one
 transaction. What is in the journal is not graded again unless it is handed in anew, or the
-release, or the secret behind the hidden inputs, is another; so a run that was interrupted goes
-on where it stopped.
+release, or the secret behind the hidden inputs, is another, or the gradebook, which remembers
+whose scores it has (`DIGESTS`). So a run that was interrupted goes on where it stopped.
 """
 
 import contextlib
 import hashlib
 import os
+import re
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import nbformat
-from nbgrader.api import Gradebook, MissingEntry
+from dateutil.tz import gettz
+from nbgrader.api import (
+    Assignment,
+    Gradebook,
+    MissingEntry,
+    Notebook,
+    SubmittedAssignment,
+    SubmittedNotebook,
+)
 from nbgrader.preprocessors import AssignLatePenalties, SaveAutoGrades
-from nbgrader.utils import parse_utc
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Column, MetaData, String, Table, inspect
+from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from llmcourse.course import CourseError
 from llmcourse.grading import pipeline, stock
@@ -36,14 +46,23 @@ LARGEST = 50 * 2**20  # bytes of a notebook that is handed in
 STAMP, SECRET = "timestamp.txt", "submission_secret.txt"
 JOURNAL = "grading.db"
 WAITING, GRADED, FAILED = "waiting", "graded", "failed"
+ELSEWHERE = "the gradebook has no grade of it: run llmcourse autograde"
+# Beside nbgrader's tables in the gradebook: which hand-in the scores of a submission are of. A
+# gradebook that is new, lost or an older copy so says itself what it lacks.
+DIGESTS = Table(
+    "llmcourse_digests",
+    MetaData(),
+    Column("submission", String(32), primary_key=True),  # nbgrader's SubmittedNotebook.id
+    Column("digest", String(64), nullable=False),
+)
 
 
 @dataclass(frozen=True)
 class Submission:
     """One notebook that is to be graded, or the reason why it cannot be.
 
-    stamp: when it was handed in, as a text; empty where that is not known. secret: what
-    handing out feedback needs.
+    stamp: when it was handed in, as nbgrader writes it, in UTC; empty where that is not known.
+    secret: what handing out feedback needs.
     """
 
     student: str
@@ -78,13 +97,20 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.file.close()
 
-    def entry(self, one: Submission, digest: str) -> tuple[str, str, str]:
-        """State, reason and notes of this very submission; it waits unless it had its end."""
+    def entry(
+        self, one: Submission, digest: str, held: Container[tuple[str, str, str]]
+    ) -> tuple[str, str, str]:
+        """State, reason and notes of this very submission; it waits unless it had its end.
+
+        held: what the gradebook has scores of (`scored`): nothing else is graded.
+        """
         found = self.file.execute(
             "SELECT state, why, notes FROM submissions"
             " WHERE student=? AND assignment=? AND notebook=? AND digest=?",
             (one.student, one.assignment, one.notebook, digest),
         ).fetchone()
+        if found and found[0] == GRADED and (one.student, one.notebook, digest) not in held:
+            return WAITING, ELSEWHERE, ""
         return found or (WAITING, "", "")
 
     def note(self, one: Submission, digest: str, outcome: Outcome) -> None:
@@ -144,8 +170,10 @@ def run(
         with (
             local as grade_all,
             api.gradebook as book,
-            bar(len(todo) * len(release.templates), what="autograding", show=progress) as done,
-        ):
+            bar(len(todo) * len(release.templates), what=f"autograding {assignment}",
+                show=progress) as done,
+        ):  # fmt: skip
+            DIGESTS.create(book.engine, checkfirst=True)
             one_run = _Run(api, release, journal, book, done)
             for outcome in grade_all(one_run.jobs(todo, again, how)):
                 one_run.take(outcome)
@@ -160,6 +188,7 @@ class _Run:
     ) -> None:
         self.api, self.release, self.journal, self.book = api, release, journal, book
         self.done, self.counts = done, Counts()
+        self.held = scored(book, release.assignment)
         self.given: dict[str, tuple[Submission, str]] = {}
 
     def jobs(
@@ -169,7 +198,7 @@ class _Run:
         for student, folder in todo:
             for one in self.release.submissions(student, folder):
                 digest = self.release.digest(one, how["salt"])
-                if not again and self.journal.entry(one, digest)[0] == GRADED:
+                if not again and self.journal.entry(one, digest, self.held)[0] == GRADED:
                     self.counts.before += 1
                     self.done.update()
                 elif one.why:
@@ -183,10 +212,11 @@ class _Run:
         one, digest = self.given.pop(outcome.key)
         if outcome.notebook:
             try:
-                store(self.book, self.api, one, outcome.notebook)
-            except (SQLAlchemyError, OSError):  # the next one would fare no better
-                raise
+                store(self.book, self.api, one, outcome.notebook, digest)
             except Exception as error:
+                fault = isinstance(error, SQLAlchemyError | OSError)
+                if fault and not isinstance(error, DataError):  # a name that is too long, say
+                    raise  # the next one would fare no better
                 why = f"its grades cannot be stored: {type(error).__name__}: {error}"
                 outcome = replace(outcome, notebook="", why=why[:LONGEST])
         self._end(one, digest, outcome)
@@ -247,7 +277,8 @@ class Release:
             one = Submission(student, self.assignment, notebook)
             try:
                 _check(student == folder.parent.name, f"the name {student} is no text")
-                _check(not folder.is_symlink(), f"{folder.name} is a link, no folder")
+                _check(not ODD.search(student), f"the name {student!r} is none for nbgrader")
+                _check(not os.path.islink(folder), f"{folder.name} is a link, no folder")
                 text = _content(folder / f"{notebook}.ipynb")
                 stamp, secret = _stamp(folder / STAMP), _line(folder / SECRET)
                 yield replace(one, text=text, stamp=stamp, secret=secret)
@@ -285,7 +316,7 @@ def handed_in(
     """
     course = api.coursedir
     root = Path(course.format_path(course.submitted_directory, ".", "."))
-    names = sorted(p.name for p in root.glob("*") if (p / assignment).is_dir())
+    names = sorted(p.name for p in root.glob("*") if _is_folder(p / assignment))
     missing = sorted(set(students) - set(names))
     if missing:
         raise CourseError(f"{', '.join(missing)}: nothing handed in for {assignment}")
@@ -293,9 +324,37 @@ def handed_in(
     return [(_text(name), root / name / assignment) for name in names if name in wanted]
 
 
+def scored(book: Gradebook, assignment: str) -> set[tuple[str, str, str]]:
+    """Learner, notebook and digest of what this gradebook has scores of; all by one query."""
+    if not inspect(book.engine).has_table(DIGESTS.name):
+        return set()
+    found = (
+        book.db.query(SubmittedAssignment.student_id, Notebook.name, DIGESTS.c.digest)
+        .select_from(SubmittedNotebook)
+        .join(SubmittedAssignment, SubmittedNotebook.assignment)
+        .join(Assignment, SubmittedAssignment.assignment)
+        .join(Notebook, SubmittedNotebook.notebook)
+        .join(DIGESTS, DIGESTS.c.submission == SubmittedNotebook.id)
+        .filter(Assignment.name == assignment)
+    )
+    return {(student, notebook, digest) for student, notebook, digest in found}
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is one, or cannot be looked at: then that is the reason it is not graded."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+
+
 def _text(name: str) -> str:
-    """A file's name with ? for what is no character, which no database would take."""
-    return os.fsencode(name).decode("utf-8", "replace").replace("\ufffd", "?")
+    """A file's name; one that is no text, which no database would take, with \\x.. and a /.
+
+    No file's name has a / in it: so it is nobody else's.
+    """
+    text = os.fsencode(name).decode("utf-8", "backslashreplace")
+    return text if text == name else f"{text}/"
 
 
 def _check(good: bool, otherwise: str) -> None:
@@ -311,13 +370,39 @@ def _line(path: Path) -> str:
 
 
 def _stamp(path: Path) -> str:
-    """The time in a file, as a text; empty where there is none."""
+    """The time in a file, as nbgrader writes it; empty where there is none."""
     stamp = _line(path)
     try:
-        parse_utc(stamp or "2000-01-01")
-    except (ValueError, OverflowError, TypeError):
+        return f"{time_of(stamp)} UTC" if stamp else ""
+    except Exception:  # whatever a parser makes of it
         raise CourseError(f"{path.name} holds no time") from None
-    return stamp
+
+
+ODD = re.compile(r"[\x00-\x1f\x7f]")  # in names; it looks for learners line by line
+TIME = re.compile(
+    r"(\d{4}-?\d\d-?\d\d"
+    r"(?:[T ]\d\d(?::?\d\d(?::?\d\d(?:[.,]\d+)?)?)?"  # of the day
+    r"(?: ?[+-]\d\d(?::?\d\d)?)?)?)"  # from UTC
+    r"(?: ?([A-Z]{1,5}))?",  # or a zone
+    re.ASCII,
+)
+
+
+def time_of(stamp: str) -> datetime:
+    """A time in UTC, without zone, as the gradebook keeps it.
+
+    As nbgrader's exchange writes it, "2026-11-02 10:00:00.000000 UTC", or in a form of ISO
+    8601. A zone's letters mean what they mean to nbgrader: UTC, when it does not know them. Its
+    own parser would take "10" for a day of this month, and " +0100" for 100 seconds. Raises
+    ValueError or OverflowError for what is no time.
+    """
+    found = TIME.fullmatch(stamp)
+    if not found:
+        raise ValueError(f"no time: {stamp}")
+    time = datetime.fromisoformat(re.sub(r" (?=[+-])", "", found[1]))
+    if time.tzinfo is None and found[2]:
+        time = time.replace(tzinfo=gettz(found[2]))
+    return (time - (time.utcoffset() or timedelta())).replace(tzinfo=None)
 
 
 def _content(path: Path) -> bytes:
@@ -325,8 +410,8 @@ def _content(path: Path) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        others = sorted(p.name for p in path.parent.glob("*.ipynb"))
-        there = f"; there is {', '.join(others)}" if others else ""
+        others = ", ".join(sorted(_text(p.name) for p in path.parent.glob("*.ipynb")))
+        there = f"; there is {others[:LONGEST]}" if others else ""
         raise CourseError(f"{path.name} was not handed in{there}") from None
     except OSError as error:
         raise CourseError(f"{path.name} cannot be read ({error.strerror})") from None
@@ -341,7 +426,7 @@ def _content(path: Path) -> bytes:
         return file.read(LARGEST)
 
 
-def store(book: Gradebook, api: Any, one: Submission, text: str) -> None:
+def store(book: Gradebook, api: Any, one: Submission, text: str, digest: str) -> None:
     """Put a graded notebook into the gradebook, in one transaction, and into its folder."""
     nb = nbformat.reads(text, as_version=4)
     course = api.coursedir
@@ -351,10 +436,13 @@ def store(book: Gradebook, api: Any, one: Submission, text: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with _one_transaction(book):
         book.update_or_create_student(one.student)
-        when = {"timestamp": parse_utc(one.stamp)} if one.stamp else {}
+        when = {"timestamp": time_of(one.stamp)} if one.stamp else {}
         book.update_or_create_submission(one.assignment, one.student, **when)
         for step in (SaveAutoGrades, AssignLatePenalties):
             step(parent=api).preprocess(nb, resources)
+        made = book.find_submission_notebook(one.notebook, one.assignment, one.student)
+        book.db.execute(DIGESTS.delete().where(DIGESTS.c.submission == made.id))
+        book.db.execute(DIGESTS.insert().values(submission=made.id, digest=digest))
         _write(folder / f"{one.notebook}.ipynb", nbformat.writes(nb))
         for name, line in {STAMP: one.stamp, SECRET: one.secret}.items():
             if line:

@@ -112,17 +112,8 @@ def _is_failure(out: Cell) -> bool:
 def _run_all(parts: list[Part], sandbox: Sandbox, limits: Limits) -> Result:
     public = [replace(part, source=HIDDEN.sub("", part.source)) for part in parts]
     words = frozenset(w for part in public for w in re.findall(r"\w+", part.source))
-    checks, common = (
-        {
-            name
-            for p in public
-            if p.locked and p.graded is graded
-            for name in _names(p.source)[1]
-        }
-        for graded in (True, False)
-    )
-    channel = sandbox.open(limits)
-    link = Link(channel, limits.cell, sandbox.interrupt, words, checks - common)
+    of_checks = _bound(public, graded=True) - _bound(public, graded=False)
+    link = Link(sandbox.open(limits), limits.cell, sandbox.interrupt, words, of_checks)
     result = Result()
     try:
         _ask_about_everything(parts, link, limits, result)
@@ -241,10 +232,20 @@ def _is_hidden(error: BaseException, source: str, name: str) -> bool:
     return any(first <= line <= last for line in lines[:1] for first, last in places)
 
 
+def _bound(parts: list[Part], *, graded: bool) -> set[str]:
+    """The names that the course's own cells bind, graded ones or the others."""
+    locked = [part for part in parts if part.locked and part.graded is graded]
+    return {name for part in locked for name in _names(part.source)[1]}
+
+
 def _names(source: str) -> tuple[set[str], set[str]]:
     """The global names that a cell uses, in functions too, and those that it binds itself."""
-    used, bound = set(), set()
-    cell = symtable.symtable(source, "<cell>", "exec")
+    used: set[str] = set()
+    bound: set[str] = set()
+    try:
+        cell = symtable.symtable(source, "<cell>", "exec")
+    except SyntaxError:  # running it says so
+        return used, bound
     tables = [cell]
     while tables:
         table = tables.pop()

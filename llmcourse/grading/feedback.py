@@ -1,6 +1,5 @@
 """Feedback that shows a learner's work, scores and messages, and nothing of a hidden test."""
 
-import html
 import re
 from typing import Any
 
@@ -10,7 +9,7 @@ from nbformat import NotebookNode
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from llmcourse.grading import unpack
-from llmcourse.grading.leaks import COMMENT, REGION, is_marker, squeeze, unwrap
+from llmcourse.grading.leaks import is_marker, outside, regions, squeeze, uncomment, unwrap
 
 FAILURE = "CheckFailed"  # llmcourse.checks: the one error whose text is meant for learners
 WITHHELD = "(withheld: it holds text of a hidden test)"
@@ -31,11 +30,11 @@ class HideHidden(NbGraderPreprocessor):
         self, nb: NotebookNode, resources: ResourcesDict
     ) -> tuple[NotebookNode, ResourcesDict]:
         """Return the notebook as its learner may see it."""
-        tests = [m for cell in nb.cells for m in REGION.findall(cell.source) if _graded(cell)]
-        bare = [COMMENT.sub("", text) for _, text in tests]
+        graded = [cell.source for cell in nb.cells if _graded(cell)]
+        bare = [uncomment(text) for source in graded for _, text in regions(source)]
         lines = {squeeze(line).rstrip(",") for text in bare for line in text.split("\n")}
         # A line that also stands where everyone reads it is none: a long function's name alone.
-        public = squeeze("\n".join(REGION.sub("", c.source) for c in nb.cells if _locked(c)))
+        public = squeeze("\n".join(outside(c.source) for c in nb.cells if _locked(c)))
         secret = {line for line in lines if len(line) >= 16 and line not in public}
         for cell in nb.cells:
             if _graded(cell):
@@ -45,9 +44,8 @@ class HideHidden(NbGraderPreprocessor):
         return nb, resources
 
     def _clean_graded(self, cell: NotebookNode, secret: set[str]) -> None:
-        visible = REGION.sub("", cell.source)
         # A marker without its partner: rather too little than a line of a test.
-        kept = visible.split("\n")
+        kept = outside(cell.source).split("\n")
         broken = next((i for i, line in enumerate(kept) if is_marker(line)), len(kept))
         cell.source = "\n".join(kept[:broken]).rstrip()
         if cell.cell_type == "code" and not cell.metadata.nbgrader.get("solution"):
@@ -93,7 +91,7 @@ def _withhold(out: NotebookNode, secret: set[str]) -> NotebookNode:
 
 
 def _tells(text: str, secret: set[str]) -> bool:
-    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    text = re.sub(r"\x1b\[[0-9;]*+m", "", text)
     inner = [unpack.text(raw) for raw in unpack.encoded(text)]
     said = [squeeze(one) for whole in (text, *inner) for one in unwrap(whole)]
     return any(line in one for line in secret for one in said)
@@ -107,25 +105,54 @@ def _texts(value: Any) -> list[str]:
     return [t for item in value for t in _texts(item)] if isinstance(value, list) else []
 
 
-class HarmlessLinks(NbGraderPreprocessor):
-    """Take links that would run something out of Markdown, which SanitizeHTML does not read."""
+class NoEmptyComments(NbGraderPreprocessor):
+    """Take away the comment "No response.", and with it its entry in the page's contents."""
 
     def preprocess_cell(
         self, cell: NotebookNode, resources: ResourcesDict, cell_index: int
     ) -> tuple[NotebookNode, ResourcesDict]:
-        """Return the cell with the colon behind such a word gone: `javascript.alert()`."""
-        if cell.cell_type == "markdown" and RUNS.search(html.unescape(cell.source)):
-            cell.source = RUNS.sub(r"\1.", html.unescape(cell.source))
+        """Return the cell, with its comment only if somebody wrote one."""
+        info = cell.metadata.get("nbgrader", {})
+        if (info.get("comment") or "").strip() in ("", "No response."):
+            info.pop("comment", None)
         return cell, resources
 
 
-def _spaced(word: str) -> str:
-    return r"\s*".join(word)  # browsers read a name with blanks in it too
+# Nothing runs and nothing is loaded, whatever else went wrong; and a phone shows its own width.
+HEAD = """
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'"/>
+<meta name="viewport" content="width=device-width, initial-scale=1"/>"""
 
-
-RUNS = re.compile(
-    rf"({_spaced('javascript')}|{_spaced('vbscript')}|{_spaced('data')})\s*:(?!\s*image/)", re.I
-)
+# Prompts have no numbers and stand beside nothing. A bar is as high as its text needs: on a
+# phone the score comes below the name, not below the bar, where it pushed the code aside.
+STYLE = """
+<style>
+div.prompt { display: none; }
+div.nbgrader_cell { margin: 0.7em 0; }
+div.nbgrader_cell .panel-heading { height: auto; overflow: hidden; }
+div.nbgrader_cell .panel-heading a { color: white; text-decoration: underline; }
+#toc a { text-decoration: underline; }
+.rendered_html table {
+  display: block; max-width: 100%; overflow-x: auto; font-size: 14px; margin-bottom: 10px;
+}
+.highlight pre, .text_cell_render { overflow-x: auto; }
+.rendered_html th, .rendered_html td { padding: 0.2em 0.6em; border: 1px solid #ddd; }
+.rendered_html blockquote { font-size: inherit; }
+.rendered_html img { max-width: 100%; height: auto; }
+div.nbgrader_cell .pull-right { line-height: 25px; }
+.output_error pre {
+  white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere;
+  background: #fdf3f2; border-left: 4px solid #b52b27;
+}
+@media (max-width: 600px) {
+  body > .container, #notebook-container, .panel-body { padding: 4px; }
+  h1 { font-size: 24px; }
+  h2 { font-size: 20px; }
+  .rendered_html blockquote { padding: 0 0 0 8px; }
+}
+</style>
+"""
 
 
 class FeedbackExporter(HTMLExporter):
@@ -134,14 +161,14 @@ class FeedbackExporter(HTMLExporter):
     def from_notebook_node(  # type: ignore[override]  # as nbconvert's own
         self, nb: NotebookNode, resources: Any = None, **kw: Any
     ) -> tuple[str, ResourcesDict]:
-        """Return the page and its resources, without what is loaded from elsewhere."""
+        """Return the page, which runs and loads nothing, and its resources."""
         page, resources = super().from_notebook_node(nb, resources, **kw)
-        page = re.sub(r"<script\b.*?</script>", _keep_local, page, flags=re.I | re.S)
-        page = re.sub(r"<link\b[^>]*>", _keep_local, page, flags=re.I)
+        page = re.sub(r"<script\b.*?</script>", "", page, flags=re.I | re.S)
+        page = re.sub(r"<link\b[^>]*>", "", page, flags=re.I)
+        page = page.replace("<head>", "<head>" + HEAD, 1).replace(
+            "</head>", STYLE + "</head>", 1
+        )
         # The list of scores says which function each of them is for.
         page = re.sub(r'(<a href="#([\w-]+?)(?:-check)?">)Test cell(?=</a>)', r"\1\2", page)
-        return page, resources
-
-
-def _keep_local(element: re.Match[str]) -> str:
-    return "" if re.search(r"[\"'=](?:https?:)?//", element[0]) else element[0]
+        named = r'(<a href="#comment-([\w-]+)">)Comment(?=</a>)'
+        return re.sub(named, r"\1Comment on \2", page), resources

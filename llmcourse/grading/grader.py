@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -28,6 +30,9 @@ from llmcourse.grading.sandbox import Limits, SandboxError
 
 TRIES = 3  # graders that a submission may bring down, before it is set aside
 LONGEST = 200  # characters of a reason
+MOST_VALUES = 500_000  # in a file's JSON: as objects of nbformat each may take a kilobyte
+MOST_CELLS = 10_000
+MEMORY = 4 * 2**30  # bytes for a grader; the sandbox and the examiner have limits of their own
 
 
 @dataclass(frozen=True)
@@ -106,46 +111,109 @@ class NotANotebook(CourseError):  # noqa: N818, what it is
 
 def read(raw: bytes) -> Any:
     """The notebook in a file, whatever wrote it. Raises NotANotebook."""
-    import nbformat
-
+    content = _json(raw)
+    if not isinstance(content, dict) or not isinstance(content.get("nbformat"), int):
+        raise NotANotebook("the file is JSON, but no notebook")
     try:
-        content = json.loads(raw.decode("utf-8"))
+        bare = _bare(content)
+        if b"\\ud" in raw.lower():  # halves of characters, which no other file can hold
+            whole = json.dumps(bare, ensure_ascii=False).encode("utf-8", "replace")
+            bare = json.loads(whole)
+        return _notebook(bare)
+    except (MemoryError, NotANotebook):
+        raise
+    except Exception as error:  # each version of the format has its own ways to be wrong
+        reason = str(error).splitlines()[0][:LONGEST] if str(error) else type(error).__name__
+        raise NotANotebook(f"the notebook is damaged: {reason}") from None
+
+
+# A string, the beginning of a list or an object, or a number or name; never two ways to match.
+VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[^\s,:\[\]{}"]++', re.S)
+
+
+def _json(raw: bytes) -> Any:
+    """What the file holds; counted before any of it becomes an object."""
+    if next(islice(VALUE.finditer(raw), MOST_VALUES, None), None):
+        raise NotANotebook(
+            f"the file is not JSON as a notebook has it: more than {MOST_VALUES} values. Large "
+            "outputs? Clear them and hand in again"
+        )
+    try:
+        return json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError:
         raise NotANotebook("the file is not text in UTF-8") from None
     except (ValueError, RecursionError):
         raise NotANotebook("the file is not JSON: was it saved only in part?") from None
-    if b"\\ud" in raw.lower():  # halves of characters, which no other file can hold
-        whole = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
-        content = json.loads(whole)
-    if not isinstance(content, dict) or not isinstance(content.get("nbformat"), int):
-        raise NotANotebook("the file is JSON, but no notebook")
-    try:
-        if content["nbformat"] < 4:
-            content = nbformat.versions[content["nbformat"]].to_notebook_json(content)
-        nb = nbformat.convert(nbformat.from_dict(content), 4)
-        if not isinstance(nb.cells, list):
-            raise TypeError("it has no list of cells")
-        for cell in nb.cells:
-            _mend(cell)
-        nb.nbformat_minor = max(nb.nbformat_minor, 5)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            nb = nbformat.validator.normalize(nb)[1]  # gives cells the ids they lack
-        nbformat.validate(nb)
-    except Exception as error:  # each version of the format has its own ways to be wrong
-        reason = str(error).splitlines()[0][:LONGEST] if str(error) else type(error).__name__
-        raise NotANotebook(f"the notebook is damaged: {reason}") from None
+
+
+def _bare(content: dict[str, Any]) -> dict[str, Any]:
+    """Only what grading reads: what editors add, or a learner, may be of any size and form."""
+    numbers = {n: v for n, v in content.items() if n.startswith("nbformat")}
+    bare: dict[str, Any] = {n: v for n, v in numbers.items() if isinstance(v, int)}
+    bare["metadata"] = {}
+    if "cells" in content:
+        bare["cells"] = _bare_cells(content["cells"])
+    if "worksheets" in content:  # before version 4
+        bare["worksheets"] = [
+            {"cells": _bare_cells(sheet["cells"]), "metadata": {}}
+            for sheet in content["worksheets"]
+        ]
+    return bare
+
+
+def _bare_cells(cells: Any) -> list[dict[str, Any]]:
+    if not isinstance(cells, list):
+        raise TypeError("it has no list of cells")
+    if len(cells) > MOST_CELLS:
+        raise NotANotebook(
+            f"the notebook has {len(cells)} cells; at most {MOST_CELLS} are graded"
+        )
+    return [_bare_cell(cell) for cell in cells]
+
+
+def _bare_cell(cell: Any) -> dict[str, Any]:
+    """A cell's kind, text, name, and images in its text; no output, as it will be run."""
+    if not isinstance(cell, dict):
+        raise TypeError("a cell is no object")
+    bare: dict[str, Any] = {"metadata": {}}
+    for name in ("cell_type", "id", "language", "level"):
+        if isinstance(cell.get(name), str | int):
+            bare[name] = cell[name]
+    bare |= {name: _joined(cell[name]) for name in ("source", "input") if name in cell}
+    kind, meta = cell.get("cell_type"), cell.get("metadata")
+    info = meta.get("nbgrader") if isinstance(meta, dict) else None
+    if isinstance(info, dict) and isinstance(info.get("grade_id"), str):
+        bare["metadata"] = {"nbgrader": {"grade_id": info["grade_id"]}}
+    if kind == "code":
+        bare |= {"outputs": [], "execution_count": None}
+    elif isinstance(cell.get("attachments"), dict):
+        bare["attachments"] = {
+            name: {mime: _joined(x) for mime, x in image.items()}
+            for name, image in cell["attachments"].items() if isinstance(image, dict)
+        }  # fmt: skip
+    return bare
+
+
+def _joined(text: Any) -> str:
+    """A text that may be in lines."""
+    if not isinstance(text, str | list):
+        raise TypeError("a cell's text is no text")
+    return "".join(map(str, text))
+
+
+def _notebook(content: dict[str, Any]) -> Any:
+    """The notebook in the present version of the format. Raises what nbformat raises."""
+    import nbformat
+
+    if content["nbformat"] < 4:
+        content = nbformat.versions[content["nbformat"]].to_notebook_json(content)
+    nb = nbformat.convert(nbformat.from_dict(content), 4)
+    nb.nbformat_minor = max(nb.nbformat_minor, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nb = nbformat.validator.normalize(nb)[1]  # gives cells the ids they lack
+    nbformat.validate(nb)
     return nb
-
-
-def _mend(cell: Any) -> None:
-    """What editors write that the format does not allow, where nothing is lost."""
-    cell.setdefault("metadata", type(cell)())
-    if isinstance(cell.get("source"), list):
-        cell["source"] = "".join(map(str, cell["source"]))
-    if cell.get("cell_type") == "code":
-        cell["outputs"], cell["execution_count"] = [], None
-        cell.pop("attachments", None)  # a retyped cell's
 
 
 _data: dict[str, Path] = {}
@@ -176,6 +244,7 @@ def serve(handle: int, folder: str) -> None:
     folder: for its temporary files; it goes with the process, also when whoever asked is gone.
     """
     sys.modules.setdefault("rfc3987_syntax", cast(Any, None))  # a second, for URLs' grammar
+    _limit_memory()
     tempfile.tempdir = folder
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     pipe: Connection[Any, Any] = Connection(handle)
@@ -190,6 +259,18 @@ def serve(handle: int, folder: str) -> None:
                 why = f"the grader failed: {type(error).__name__}: {error}"[:LONGEST]
                 answer = Outcome(job.key, why=why, broken=True)
             pipe.send(answer)
+
+
+def _limit_memory() -> None:
+    """A notebook that takes too much fails, and does not take the machine along.
+
+    The soft limit alone: the sandbox and the examiner, which this process starts, set theirs.
+    """
+    import resource  # not on Windows, where `status` and `export` still work
+
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    soft = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 class Grader:

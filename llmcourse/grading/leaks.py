@@ -12,6 +12,7 @@ import html
 import json
 import re
 import urllib.parse
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -29,11 +30,11 @@ PRINTED = str.maketrans(  # what typesetting makes of code
 )
 TEXT = {".ipynb", ".html", ".htm", ".js", ".json", ".md", ".rst", ".py", ".txt", ".csv", ".xml"}
 PACKED = {".zip", ".gz", ".npz", ".png", ".svg", ".ps", ".pdf", ".log", ".css", ".tsv", ".yml"}
-COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#[^\n\"']*$")
-MARGIN = re.compile(r"(?m)^[ \t]*(?:\d+[ \t|:.]+|>>>|\.\.\. |[>#|+*-]+[ \t])+")
-REGION = re.compile(
-    r"[^\n]*BEGIN (SOLUTION|HIDDEN TESTS|MARK SCHEME)[^\n]*\n(.*?)\n?[^\n]*END \1[^\n]*", re.S
-)
+# A comment, or (1) what is none for a quote behind it: read once, not again from each `#`.
+COMMENT = re.compile(r"(?m)((?:^|(?<=\s))#[^\n\"']*+[\"'])|(?:^|(?<=\s))#[^\n\"']*+$")
+MARGIN = re.compile(r"(?m)^[ \t]*+(?:\d++[ \t|:.]++|>>>|\.\.\. |[>#|+*-]++[ \t])++")
+MARKERS = ("HIDDEN TESTS", "SOLUTION", "MARK SCHEME")
+BEGIN = re.compile(rf"BEGIN ({'|'.join(MARKERS)})")
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,14 @@ def secrets(solutions: Path) -> list[Secret]:
 def _of_notebook(path: Path) -> Iterator[Secret]:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     around = "\n".join(_outside(c) for c in cells if c["cell_type"] == "code")
-    beside = squeeze(COMMENT.sub("", around))
+    beside = squeeze(uncomment(around))
     answers = [c for c in cells if _is_answer(c) and c["cell_type"] == "code"]
     for cell in cells:
         where = f"{path.parent.name}, cell {cell.get('id', '?')}"
         last = bool(answers) and cell is answers[-1]
         for kind, text in _regions(cell):
             kind = "twist" if last and kind == "solution" else kind
-            bare = COMMENT.sub("", text)
+            bare = uncomment(text)
             lines = tuple(line for line in map(squeeze, bare.split("\n")) if line)
             if lines:
                 yield Secret(kind, where, lines, beside)
@@ -91,14 +92,46 @@ def _regions(cell: dict[str, Any]) -> list[tuple[str, str]]:
         "HIDDEN TESTS": "hidden test",
         "MARK SCHEME": "mark scheme",
     }
-    found = [(names[m[1]], m[2]) for m in REGION.finditer(source)]
+    found = [(names[kind], text) for kind, text in regions(source)]
     whole = _is_answer(cell) and not any(kind == "solution" for kind, _ in found)
     return [*found, ("solution", source)] if whole else found
 
 
 def _outside(cell: dict[str, Any]) -> str:
     whole = _is_answer(cell) and "BEGIN SOLUTION" not in "".join(cell["source"])
-    return "" if whole else REGION.sub("\n", "".join(cell["source"]))
+    return "" if whole else outside("".join(cell["source"]))
+
+
+def regions(text: str) -> list[tuple[str, str]]:
+    """Return (marker, text) of every region between two markers."""
+    lines = text.split("\n")
+    return [(kind, "\n".join(lines[i + 1 : end])) for kind, i, end in _spans(lines)]
+
+
+def outside(text: str) -> str:
+    """Return a text with an empty line in place of every region."""
+    lines = text.split("\n")
+    for _, start, end in reversed(_spans(lines)):
+        lines[start : end + 1] = [""]
+    return "\n".join(lines)
+
+
+def _spans(lines: list[str]) -> list[tuple[str, int, int]]:
+    """Return (marker, line of BEGIN, line of END) of every region, in one pass."""
+    ends = {m: [i for i, line in enumerate(lines) if f"END {m}" in line] for m in MARKERS}
+    found, free = [], 0
+    for i, line in enumerate(lines):
+        for kind in reversed(BEGIN.findall(line)):
+            later = bisect_right(ends[kind], i)
+            if i >= free and later < len(ends[kind]):
+                found.append((kind, i, ends[kind][later]))
+                free = ends[kind][later] + 1
+    return found
+
+
+def uncomment(text: str) -> str:
+    """Return code without its comments; one with a quote in it may be part of a string."""
+    return COMMENT.sub(r"\1", text)
 
 
 def squeeze(text: str) -> str:
@@ -115,7 +148,7 @@ def public_text(root: Path) -> str:
     files = [p for p in (root / "llmcourse").rglob("*.py") if "grading" not in p.parts]
     files += [p for p in (root / "book").rglob("*") if p.suffix in {".md", ".ipynb", ".bib"}]
     texts = ("\n".join(_strings(p)) for p in sorted(files))
-    return "\0".join(squeeze(form) for text in texts for form in (text, COMMENT.sub("", text)))
+    return "\0".join(squeeze(form) for text in texts for form in (text, uncomment(text)))
 
 
 def _strings(path: Path) -> list[str]:
@@ -150,17 +183,22 @@ def unwrap(text: str) -> list[str]:
     """Return a text, and what it may be read as: without tags, escapes, comments, margins."""
     found: dict[str, None] = {}
     for one in dict.fromkeys((text, _unslash(text), urllib.parse.unquote(text))):
-        plain = html.unescape(one)
-        found |= dict.fromkeys((one, _untag(one), plain, html.unescape(plain)))
-        found |= dict.fromkeys((html.unescape(_untag(one)), _untag(plain)))
+        plain = _unescape(one)
+        found |= dict.fromkeys((one, _untag(one), plain, _unescape(plain)))
+        found |= dict.fromkeys((_unescape(_untag(one)), _untag(plain)))
     for one in list(found):
         bare = MARGIN.sub("", one)
-        found |= dict.fromkeys((bare, COMMENT.sub("", one), COMMENT.sub("", bare)))
+        found |= dict.fromkeys((bare, uncomment(one), uncomment(bare)))
     return list(found)
 
 
+def _unescape(text: str) -> str:
+    """Undo the escapes of HTML; Python refuses numbers of more than 4300 digits."""
+    return html.unescape(re.sub(r"&#\d{9,}+", "&#0", text))
+
+
 def _untag(text: str) -> str:
-    return re.sub(r"<[/!a-zA-Z][^<>]*>", "", text)
+    return re.sub(r"<[/!a-zA-Z][^<>]*+>", "", text)
 
 
 def _unslash(text: str) -> str:
@@ -222,11 +260,8 @@ def scan(files: Iterable[Path], hidden: list[Secret], public: str, own: str = ""
 
 def _typed(line: str, own: str) -> bool:
     """Say whether a line of a page is one that its reader typed."""
-    plain = squeeze(_untag(html.unescape(line)))
+    plain = squeeze(_untag(_unescape(line)))
     return bool(plain) and plain in own
-
-
-MARKERS = ("HIDDEN TESTS", "SOLUTION", "MARK SCHEME")
 
 
 def is_marker(line: str) -> bool:

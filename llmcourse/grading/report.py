@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,11 +18,15 @@ from llmcourse.grading.autograde import (
     WAITING,
     Journal,
     Release,
+    Submission,
     handed_in,
     in_one_line,
+    scored,
+    time_of,
 )
 
 KEPT = "the grade of an earlier hand-in is kept"
+BY_HAND = "needs a mark by hand: formgrader, Manual Grading"
 RISKY = tuple("=+-@\t\r\n＝＋－＠")  # a spreadsheet takes what begins so for a formula
 
 
@@ -64,22 +69,41 @@ def _rows(
     folders = dict(handed_in(api, name))
     scores = _scores(book, name)
     ours = journal.students(name)
-    by_nbgrader = set(api.get_autograded_students(name)) - ours
+    held, times = scored(book, name), _times(book, name)
     salt = stock.salt(course)
     for student in sorted({*folders, *ours, *scores}):
         score = scores.get(student, {})
         state, why, notes = GRADED, "", ""
         if student in folders:
             ones = release.submissions(student, folders[student])
-            ends = [journal.entry(one, release.digest(one, salt)) for one in ones]
+            theirs = score and student not in ours  # by formgrader or `nbgrader autograde`
+            ends = [
+                (GRADED, "", "") if theirs and _by_nbgrader(api, one, times)
+                else journal.entry(one, release.digest(one, salt), held) for one in ones
+            ]  # fmt: skip
             state, why, notes = min(ends, key=lambda e: [FAILED, WAITING, GRADED].index(e[0]))
-            if state == WAITING and student in by_nbgrader:
-                state = GRADED  # by formgrader or `nbgrader autograde`
         elif not score:
             state, why = WAITING, "what was handed in is gone"
+        if state == GRADED and not score:
+            score = {"needs_manual_grade": True}  # there is nothing but what a person marks
         if state != GRADED and score:
             why = "; ".join(filter(None, [why, KEPT]))
         yield Row(name, student, state, why, notes, **score)
+
+
+def _by_nbgrader(api: Any, one: Submission, times: dict[str, datetime | None]) -> bool:
+    """Whether formgrader or `nbgrader autograde` graded just this hand-in."""
+    course = api.coursedir
+    folder = course.format_path(course.autograded_directory, one.student, one.assignment)
+    if one.why or one.student not in times or not Path(folder).is_dir():
+        return False
+    return times[one.student] == (time_of(one.stamp) if one.stamp else None)
+
+
+def _times(book: Any, assignment: str) -> dict[str, datetime | None]:
+    """When each learner handed in, as the gradebook has it."""
+    found = book.db.query(SubmittedAssignment.student_id, SubmittedAssignment.timestamp)
+    return dict(found.filter(SubmittedAssignment.name == assignment).all())
 
 
 def _scores(book: Any, assignment: str) -> dict[str, dict[str, Any]]:
@@ -100,11 +124,11 @@ def _scores(book: Any, assignment: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     has_score = or_(Grade.auto_score.is_not(None), Grade.manual_score.is_not(None))
     grades = ours.join(Grade, SubmittedNotebook.grades).group_by(student)
-    for who, score, by_hand, scored in grades.with_entities(
+    for who, score, by_hand, marks in grades.with_entities(
         student, func.sum(Grade.score), func.sum(case((Grade.needs_manual_grade, 1), else_=0)),
         func.sum(case((has_score, 1), else_=0)),
     ):  # fmt: skip
-        if scored:
+        if marks:
             found[who] = {
                 "score": max(0.0, score - penalties[who]), "max_score": most,
                 "late_penalty": penalties[who], "needs_manual_grade": by_hand > 0,
@@ -113,7 +137,7 @@ def _scores(book: Any, assignment: str) -> dict[str, dict[str, Any]]:
 
 
 def status(course: Path, assignment: str | None = None) -> str:
-    """A table of counts, and a line for each submission that could not be graded."""
+    """A table of counts, and a line for each submission that somebody should look at."""
     found = rows(course, assignment)
     names = sorted({row.assignment for row in found})
     width = max([10, *map(len, names)])
@@ -122,8 +146,10 @@ def status(course: Path, assignment: str | None = None) -> str:
         states = [row.state for row in found if row.assignment == name]
         counts = "".join(f"{states.count(s):9}" for s in (GRADED, FAILED, WAITING))
         lines.append(f"{name:{width}}{counts}")
-    told = [row for row in found if row.state == FAILED or row.notes]
-    lines += [f"{row.assignment}, {row.student}: {row.why or row.notes}" for row in told]
+    for row in found:
+        told = [row.why or row.notes] if row.state == FAILED or row.notes else []
+        told += [BY_HAND] if row.needs_manual_grade else []
+        lines += [f"{row.assignment}, {row.student}: {'; '.join(told)}"] if told else []
     return "\n".join(lines) if found else "nothing has been handed in"
 
 
@@ -153,7 +179,7 @@ def _plain(course: Path, found: list[Row]) -> Iterator[list[Any]]:
     yield ["assignment", "student_id", "status", "reason", "score", "max_score",
            "late_submission_penalty", "needs_manual_grade", "notes"]  # fmt: skip
     for r in found:
-        manual = None if r.score is None else int(r.needs_manual_grade)
+        manual = None if r.score is None and r.state != GRADED else int(r.needs_manual_grade)
         yield [r.assignment, r.student, r.state, r.why, r.score, r.max_score, r.late_penalty,
                manual, r.notes]  # fmt: skip
 

@@ -65,10 +65,12 @@ def restore(nb: NotebookNode, known: Template) -> None:
 
 
 def notes(nb: NotebookNode) -> list[str]:
-    """What `restore` found, in words."""
+    """What `restore` and `execute` found, in words."""
     found = nb.metadata.get(NOTES, {})
+    cut = ["its cells show more than fits: the rest was cut"] if found.get("cut") else []
     said = {"missing": "was missing and put back", "moved": "had been moved and was put back"}
-    return [f"{name} {text}" for kind, text in said.items() for name in found.get(kind, [])]
+    put_back = [f"{n} {text}" for kind, text in said.items() for n in found.get(kind, [])]
+    return put_back + cut
 
 
 def _plain(cell: NotebookNode) -> None:

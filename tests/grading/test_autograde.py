@@ -1,6 +1,8 @@
 """Grading a class: nothing lost, nothing unearned, whatever interrupts it."""
 
+import json
 import os
+import resource
 import runpy
 import shutil
 import signal
@@ -15,11 +17,12 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("nbgrader")
+import nbformat
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from llmcourse.course import CourseError
-from llmcourse.grading import autograde, grader, stock
+from llmcourse.grading import autograde, execute, grader, stock
 from llmcourse.grading.autograde import FAILED, GRADED, WAITING, Counts
 from llmcourse.grading.grader import LocalPool, Outcome
 
@@ -104,6 +107,58 @@ def test_what_the_grades_depend_on_makes_them_due_again(graded, recorded, what):
     assert {n for n, state in states(graded).items() if state == GRADED} == set(EARNED)
 
 
+def anew(room):
+    """The course with a gradebook that knows the release and no grade."""
+    stock.must(room.api.generate_assignment(NAME, force=True), "generating")
+
+
+@pytest.mark.parametrize("how", ["lost", "another", "older", "removed"])
+def test_what_this_gradebook_has_no_grade_of_is_due_again(graded, recorded, known, how):
+    """The journal alone would call it graded, and its scores would be empty, or old ones."""
+    file, due = graded.root / "gradebook.db", set(EARNED)
+    if how == "lost":
+        file.rename(graded.root / "lost.db")
+        anew(graded)
+    elif how == "another":
+        graded.setting(f'c.CourseDirectory.db_url = "sqlite:///{graded.root}/another.db"')
+        anew(graded)
+    elif how == "older":
+        shutil.copy(file, graded.root / "older.db")
+        graded.hand_in("ada", {"double": DOUBLE, "triple": TRIPLE + "\n"})
+        assert graded.run(recorded).graded == 1
+        shutil.copy(graded.root / "older.db", file)
+        due = {"ada"}
+    else:
+        with graded.api.gradebook as book:
+            book.remove_submission(NAME, "ada")
+        due = {"ada"}
+    rows = graded.rows()
+    assert {n for n, row in rows.items() if row.state == WAITING} == due
+    assert rows["ada"].why.startswith(autograde.ELSEWHERE)
+    assert rows["ada"].score == (8 if how == "older" else None)
+    counts = graded.run(recorded)
+    assert (counts.graded, counts.before) == (len(due), len(EARNED) - len(due))
+    assert graded.table() == known[1] and states(graded)["ada"] == GRADED
+
+
+def test_what_the_gradebook_holds_is_asked_for_once(graded, recorded):
+    said = []
+
+    def note(_, __, statement, *___):
+        said.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        graded.rows()
+        graded.run(recorded)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    asked = [
+        x for x in said if x.startswith("SELECT") and f"JOIN {autograde.DIGESTS.name}" in x
+    ]
+    assert len(asked) == 2  # by the report, by the run
+
+
 def test_only_the_named_learners_are_graded(classroom, recorded):
     classroom.whole_class()
     assert classroom.run(recorded, students=["ben", "ada"]) == Counts(graded=2)
@@ -113,8 +168,15 @@ def test_only_the_named_learners_are_graded(classroom, recorded):
         classroom.run(recorded, students=["ada", "zoe"])
 
 
-def test_a_class_that_handed_in_nothing_is_graded_at_once(classroom, recorded):
+def test_a_class_that_handed_in_nothing_is_graded_at_once(classroom, recorded, capsys):
     assert classroom.run(recorded) == Counts()
+    assert capsys.readouterr().out == ""
+
+
+def test_the_progress_bar_names_the_exercise(classroom, recorded, capsys):
+    classroom.whole_class()
+    autograde.run(classroom.root, NAME, pool=recorded)
+    assert f"autograding {NAME}: 100%" in capsys.readouterr().out
 
 
 def test_what_has_no_release_says_what_to_do(classroom, recorded):
@@ -503,6 +565,63 @@ def test_a_pool_leaves_no_process_and_no_file():
     assert not alive(pid) and not folder.exists()
 
 
+def test_a_notebook_that_takes_too_much_memory_fails_by_itself():
+    """The grader goes on, and so does the machine."""
+    with LocalPool(1) as graders:
+        list(graders([job("one", b"{")]))
+        process, data = graders.graders[0]._process, resource.RLIMIT_DATA
+        soft, hard = resource.prlimit(process.pid, data)
+        assert soft == grader.MEMORY < 2**63 and hard == resource.getrlimit(data)[1]
+        status = Path(f"/proc/{process.pid}/status").read_text().split()
+        held = int(status[status.index("VmData:") + 1]) << 10
+        resource.prlimit(process.pid, data, (held + 20 * 2**20, hard))
+        text = b'{"nbformat": 4, "x": [' + b"{}," * 480_000 + b"{}]}"  # 40 MB of objects
+        [broken] = graders([job("two", text)])
+        assert broken.broken and "MemoryError" in broken.why
+        resource.prlimit(process.pid, data, (soft, hard))
+        [fine] = graders([job("three", text)])
+        assert fine.why.startswith("the notebook is damaged")
+        assert graders.graders[0]._process is process
+
+
+def nb_of(cells):
+    return {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def test_beyond_a_limit_what_cells_show_is_one_line_and_a_note(classroom, pool):
+    """Each cell may show almost 3 MB; the notebook, and the coordinator, stay small."""
+    raw = json.loads(
+        classroom.notebook({"double": DOUBLE, "triple": "print('own')\n" + TRIPLE})
+    )
+    loud = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    show = "print('a' * 1_900_000)"
+    raw["cells"][1:1] = [loud | {"id": f"n{i}", "source": show} for i in range(14)]
+    classroom.hand_in("ada", json.dumps(raw).encode())
+    assert classroom.run(pool) == Counts(graded=1)
+    assert classroom.scores() == {"ada": (4, 4)}
+    assert classroom.rows()["ada"].notes == "its cells show more than fits: the rest was cut"
+    path = classroom.root / "autograded" / "ada" / NAME / f"{SLUG}.ipynb"
+    assert path.stat().st_size < execute.MOST_OUTPUT * 1.1
+    shown = [c.outputs for c in nbformat.read(path, 4).cells if c.get("outputs")]
+    texts = ["".join(out.text for out in outputs) for outputs in shown]
+    assert [len(text) > 10**6 for text in texts[:14]] == [True] * 11 + [False] * 3
+    assert texts[11:14] == ["(more than fits here)\n"] * 3
+    assert any("ok" in text for text in texts[14:])  # of the checks, uncut
+
+
+def test_what_graded_cells_show_is_never_cut(monkeypatch):
+    monkeypatch.setattr(execute, "MOST_OUTPUT", 100)
+    out = {"output_type": "stream", "name": "stderr", "text": "x" * 200}
+    cell = {"cell_type": "code", "metadata": {}, "source": "", "execution_count": None}
+    check = cell | {"id": "b", "metadata": {"nbgrader": {"grade": True}}, "outputs": [out]}
+    own, silent = cell | {"id": "a", "outputs": [out]}, cell | {"id": "c", "outputs": []}
+    nb = nbformat.from_dict(nb_of([check, own, silent, check]))
+    assert execute.limit_outputs(nb)
+    texts = [[out["text"] for out in c.outputs] for c in nb.cells]
+    assert texts == [["x" * 200], ["(more than fits here)\n"], [], ["x" * 200]]
+    assert not execute.limit_outputs(nbformat.from_dict(nb_of([check, check])))
+
+
 def test_a_grader_that_hangs_is_ended_and_tried_again(monkeypatch):
     give, given = grader.Grader.give, []
 
@@ -589,6 +708,51 @@ def test_odd_files_are_refused_with_a_reason_and_none_is_followed(
     assert found == {} and classroom.scores() == {}
 
 
+TIMES = {
+    "2026-11-02 10:00:00.000000 UTC": "2026-11-02 10:00:00",
+    "2026-11-02 10:00:00": "2026-11-02 10:00:00",
+    "2026-11-02 10:00:00.5 +0100": "2026-11-02 09:00:00.500000",
+    "2026-11-02 10:00:00.000000 -03": "2026-11-02 13:00:00",
+    "2026-11-02 10:00:00 CET": "2026-11-02 09:00:00",
+    "2026-11-02T10:00:00Z": "2026-11-02 10:00:00",
+    "20261102T1000+05:30": "2026-11-02 04:30:00",
+    "2026-11-02": "2026-11-02 00:00:00",
+}
+NO_TIMES = (
+    "24:22222222222222222222222222222200", "10", "10:00", "2026", "1" * 200, "half past nine",
+    "2 November 2026", "2026-11-02 25:00", "2026-13-02", "0001-01-01 00:00:00 +14:00",
+    "9999-12-31 23:59:59 -14:00", "2026-11-02 10:00:00 tomorrow", "2026-11-02 10:00 \0", "UTC",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("stamp", "time"), TIMES.items())
+def test_times_of_the_exchange_and_of_iso_8601_are_read(stamp, time):
+    assert str(autograde.time_of(stamp)) == time
+
+
+def test_what_nbgraders_exchange_writes_it_reads_alike():
+    from nbgrader.exchange.abc import Exchange
+    from nbgrader.utils import parse_utc
+
+    exchange = Exchange()
+    exchange.set_timestamp()
+    assert autograde.time_of(exchange.timestamp) == parse_utc(exchange.timestamp)
+
+
+def test_what_is_no_time_stops_nobody_else(classroom, recorded, known):
+    """dateutil raises what no parser should, or finds a day of this month."""
+    classroom.whole_class()
+    for number, stamp in enumerate(NO_TIMES):
+        classroom.hand_in(f"odd-{number}", {}, stamp)
+    assert classroom.run(recorded) == replace(known[2], failed=2 + len(NO_TIMES))
+    rows = classroom.rows()
+    for number, stamp in enumerate(NO_TIMES):
+        assert rows[f"odd-{number}"].why == "timestamp.txt holds no time", stamp
+    classroom.hand_in("ada", None, NO_TIMES[0])
+    assert classroom.rows()["ada"].state == WAITING
+    assert classroom.run(recorded).failed == 3 + len(NO_TIMES)
+
+
 def test_a_time_stamp_that_is_a_link_is_not_copied(classroom, recorded, tmp_path):
     classroom.hand_in("ada", {"double": DOUBLE})
     (tmp_path / "secret").write_text("2026-01-01 the secret")
@@ -602,7 +766,76 @@ def test_a_folder_whose_name_is_no_text_stops_nobody_else(classroom, recorded, k
     odd = os.fsencode(classroom.root / "submitted") + b"/x\xff/" + NAME.encode()
     os.makedirs(odd)
     assert classroom.run(recorded) == replace(known[2], failed=3)
-    assert classroom.rows()["x?"].why == "the name x? is no text"
+    assert classroom.rows()["x\\xff/"].why == "the name x\\xff/ is no text"
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file names are text")
+def test_names_that_are_no_text_are_nobody_elses(classroom, recorded):
+    for name in ("a?", "a\\xff", "a\ufffd"):
+        classroom.hand_in(name, {"double": DOUBLE})
+        graded = recorded.outcomes[key_of("ben")]
+        recorded.outcomes[key_of(name)] = replace(graded, key=key_of(name))
+    for name in (b"/a\xff/", b"/a\xfe/"):
+        folder = os.fsencode(classroom.root / "submitted") + name + NAME.encode()
+        os.makedirs(folder)
+        Path(os.fsdecode(folder + b"/other\xff.ipynb")).touch()
+    for _ in range(2):
+        classroom.run(recorded)
+        assert states(classroom) == {"a?": GRADED, "a\\xff": GRADED, "a\ufffd": GRADED,
+                                     "a\\xff/": FAILED, "a\\xfe/": FAILED}  # fmt: skip
+
+
+def test_a_name_with_a_line_break_is_told(classroom, recorded):
+    """nbgrader's feedback would stop at it, and give nobody theirs."""
+    classroom.hand_in("a\nb", {"double": DOUBLE})
+    assert reasons(classroom, recorded) == {"a\nb": "the name 'a\\nb' is none for nbgrader"}
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file names are text")
+def test_a_file_whose_name_is_no_text_is_told(classroom, recorded):
+    classroom.hand_in("ada", None)
+    Path(os.fsdecode(os.fsencode(classroom.folder("ada")) + b"/my\xff.ipynb")).touch()
+    assert reasons(classroom, recorded) == {
+        "ada": "sample.ipynb was not handed in; there is my\\xff.ipynb/"}  # fmt: skip
+
+
+def test_a_folder_that_cannot_be_looked_at_stops_nobody_else(
+    classroom, recorded, known, monkeypatch
+):
+    """For root there is none: so the system's answer is made up."""
+    classroom.whole_class().hand_in("shut", {})
+
+    def closed(call):
+        def answer(path, *how, **more):
+            if "/shut/" in str(path):
+                raise PermissionError(13, "Permission denied")
+            return call(path, *how, **more)
+
+        return answer
+
+    for name in ("stat", "lstat", "open"):
+        monkeypatch.setattr(os, name, closed(getattr(os, name)))
+    assert classroom.run(recorded) == replace(known[2], failed=3)
+    assert classroom.rows()["shut"].why == "sample.ipynb cannot be read (Permission denied)"
+
+
+def test_what_a_database_does_not_take_is_that_submissions_failure(
+    classroom, recorded, known, monkeypatch
+):
+    """As PostgreSQL with a name of 200 letters."""
+    from sqlalchemy.exc import DataError
+
+    add = autograde.Gradebook.update_or_create_student
+
+    def strict(self, name, **more):
+        if name == "ada":
+            raise DataError("INSERT", {}, ValueError("value too long"))
+        return add(self, name, **more)
+
+    classroom.whole_class()
+    monkeypatch.setattr(autograde.Gradebook, "update_or_create_student", strict)
+    assert classroom.run(recorded) == replace(known[2], graded=len(EARNED) - 1, failed=3)
+    assert "value too long" in classroom.rows()["ada"].why
 
 
 def test_a_text_that_no_file_can_hold_is_graded_all_the_same(classroom, pool):

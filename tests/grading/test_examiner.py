@@ -87,6 +87,10 @@ def test_names_are_found_as_python_finds_them(message):
     assert message(answer, test) == ""
 
 
+def test_a_check_that_is_no_python_is_told(message):
+    assert "invalid syntax" in message("def f(x): return x", "%time f(1)")
+
+
 def test_an_oracle_that_hangs_on_a_learners_answer_is_ended(sandbox, monkeypatch):
     from llmcourse.grading import examiner
     from llmcourse.grading.sandbox import SandboxError

@@ -14,7 +14,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from llmcourse.grading import leaks
+from llmcourse.grading import leaks, unpack
 
 ANSWER = "    secret_of_double = x * 2\n    return secret_of_double.clone()"
 TEST = "    checks.check(double, hidden_input_double, expected=lambda x: 2 * x)"
@@ -379,3 +379,58 @@ def test_an_encoded_picture_is_no_leak(released):
     noise = base64.b64encode(bytes(range(256)) * 20).decode()
     (released / "exercises" / "04_sample" / "data.html").write_text(f"<img src='{noise}'>")
     assert leaks.check(released) == []
+
+
+def test_an_archive_that_bursts_is_unpacked_up_to_a_limit():
+    bomb = base64.b64encode(zlib.compress(bytes(20_000_000), 9))
+    page = b"\n!\n".join([bomb] * 50)  # 1.3 MB that hold 1000
+    most = unpack.HUGE + (1 + unpack.TIMES) * len(page)
+    assert sum(map(len, unpack.layers(page))) <= most
+    assert sum(map(len, unpack.encoded(page.decode()))) <= most
+
+
+def test_notes_of_a_picture_burst_no_more_than_one(monkeypatch):
+    monkeypatch.setattr(unpack, "HUGE", 1_000_000)
+    note = b"zTXta\0\0" + zlib.compress(bytes(900_000))
+    assert sum(map(len, unpack.layers(b"\x89PNG" + note * 300))) < 2_000_000 + 11 * 300 * len(
+        note
+    )
+
+
+CODE = [
+    ("a = 1  # one", "a = 1  "),
+    ("# one\n#two\n  # three", "\n\n  "),
+    ("a#b", "a#b"),
+    ("a = '# no'", "a = '# no'"),
+    ("a  # it's\nb  # so", "a  # it's\nb  "),
+    ("'a'  # one # two", "'a'  "),
+    ("# 'a' # b", "# 'a' "),
+]
+
+
+@pytest.mark.parametrize(("code", "bare"), CODE)
+def test_comments_go_unless_they_may_be_part_of_a_string(code, bare):
+    assert leaks.uncomment(code) == bare
+
+
+REGIONS = [
+    ("a\n### BEGIN SOLUTION\nx\ny\n### END SOLUTION\nb", [("SOLUTION", "x\ny")], "a\n\nb"),
+    ("### BEGIN SOLUTION\n### END SOLUTION", [("SOLUTION", "")], ""),
+    ("### BEGIN SOLUTION\nx", [], "### BEGIN SOLUTION\nx"),
+    ("### END SOLUTION\nx", [], "### END SOLUTION\nx"),
+    (
+        "### BEGIN SOLUTION\na\n### BEGIN HIDDEN TESTS\nb\n### END HIDDEN TESTS",
+        [("HIDDEN TESTS", "b")],
+        "### BEGIN SOLUTION\na\n",
+    ),
+    (
+        "# BEGIN SOLUTION\na\n# END SOLUTION\n# BEGIN MARK SCHEME\nb\n# END MARK SCHEME",
+        [("SOLUTION", "a"), ("MARK SCHEME", "b")],
+        "\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "found", "rest"), REGIONS)
+def test_regions_lie_between_a_marker_and_its_partner(text, found, rest):
+    assert leaks.regions(text) == found and leaks.outside(text) == rest

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("nbgrader")
 
 from llmcourse.course import CourseError
-from llmcourse.grading import report
-from llmcourse.grading.autograde import FAILED, GRADED, WAITING
+from llmcourse.grading import report, stock
+from llmcourse.grading.autograde import ELSEWHERE, FAILED, GRADED, WAITING
 from llmcourse.grading.report import KEPT
 
 HERE = runpy.run_path(str(Path(__file__).with_name("classroom.py")))
@@ -78,6 +78,32 @@ def test_the_table_counts_and_tells_of_what_is_not_plain(graded):
     assert not any("ada" in line or "ben" in line for line in lines)
 
 
+def test_what_needs_a_mark_by_hand_is_told_until_it_has_one(graded):
+    """Also where there is something else to tell."""
+    assert report.BY_HAND not in report.status(graded.root)
+    with graded.api.gradebook as book:
+        for name in ("ada", "eve"):
+            book.find_submission_notebook(SLUG, NAME, name).grades[0].needs_manual_grade = True
+        book.db.commit()
+    lines = report.status(graded.root).splitlines()
+    assert f"{NAME}, ada: {report.BY_HAND}" in lines
+    note = "double-check was missing and put back"
+    assert f"{NAME}, eve: {note}; {report.BY_HAND}" in lines
+    assert sum(report.BY_HAND in line for line in lines) == 2
+
+
+def test_what_only_a_person_can_mark_is_graded_but_needs_the_mark(graded):
+    with graded.api.gradebook as book:
+        for grade in book.find_submission_notebook(SLUG, NAME, "ada").grades:
+            grade.auto_score, grade.needs_manual_grade = None, True
+        book.db.commit()
+    row = graded.rows()["ada"]
+    assert (row.state, row.score, row.needs_manual_grade) == (GRADED, None, True)
+    assert f"{NAME}, ada: {report.BY_HAND}" in report.status(graded.root)
+    [found] = [row for row in table(graded, "csv")[0] if row[1] == "ada"]
+    assert found[4] == "" and found[7] == "1"
+
+
 def test_a_course_without_submissions_says_so(classroom):
     assert report.status(classroom.root) == "nothing has been handed in"
 
@@ -117,6 +143,8 @@ def test_what_nbgrader_graded_by_itself_is_graded(classroom, pool, known):
     classroom.hand_in("ada", {}, "2026-11-02 10:00:00 UTC")
     row = classroom.rows()["ada"]
     assert (row.state, row.why, row.score) == (WAITING, KEPT, 8)
+    classroom.hand_in("ada", {}, "24:22222222222222222222222222222200")
+    assert classroom.rows()["ada"].state == WAITING
 
 
 def test_what_nbgrader_could_not_grade_has_no_score(classroom):
@@ -126,6 +154,21 @@ def test_what_nbgrader_could_not_grade_has_no_score(classroom):
     assert "fay" in classroom.scores()
     row = classroom.rows()["fay"]
     assert (row.state, row.score) == (WAITING, None)
+
+
+@pytest.mark.parametrize("kind", ["csv", "canvas", "moodle"])
+def test_a_gradebook_without_the_scores_makes_nothing_graded(graded, kind):
+    """A new one, or one that was lost: what the journal says is not enough."""
+    (graded.root / "gradebook.db").rename(graded.root / "lost.db")
+    stock.must(graded.api.generate_assignment(NAME, force=True), "generating")
+    counts = report.status(graded.root).splitlines()[1].split()
+    assert counts == [NAME, "0", "2", str(len(EARNED))]
+    rows, _ = table(graded, kind)
+    assert not any(GRADED in row for row in rows)
+    if kind == "csv":
+        waiting = [row for row in rows if row[2] == WAITING]
+        assert len(waiting) == len(EARNED) and {row[4] for row in waiting} == {""}
+        assert {row[3] for row in waiting} == {ELSEWHERE}
 
 
 # --- Exports.

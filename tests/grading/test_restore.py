@@ -307,6 +307,70 @@ def test_what_is_no_notebook_says_why(raw, why):
         read(raw)
 
 
+def values(number):
+    """A notebook with so many empty objects in its metadata."""
+    nb = json.dumps(released() | {"metadata": {"x": "HERE"}})
+    return nb.replace('"HERE"', f"[{','.join(['{}'] * number)}]").encode()
+
+
+@pytest.mark.parametrize("number", [grader.MOST_VALUES, 2 * grader.MOST_VALUES])
+def test_a_file_of_too_many_values_is_refused_before_they_are_objects(number, monkeypatch):
+    monkeypatch.setattr(grader.json, "loads", lambda _: pytest.fail("it was read"))
+    with pytest.raises(NotANotebook, match=f"more than {grader.MOST_VALUES} values"):
+        read(values(number))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b'{"' + b'\\"' * 10**6, b'{"x' + b"\\" * 10**6, b'"' * 10**6, b"{" * 10**6, b"1 " * 10**6],
+)
+def test_values_are_counted_in_one_go(raw):
+    """Trying again from every quote would be 10**12 steps, and never end."""
+    with pytest.raises(NotANotebook, match="not JSON"):
+        read(raw)
+
+
+def test_what_grading_does_not_need_never_becomes_an_object():
+    """A file of 1 MB took 500 MB; what is left has the release's form."""
+    junk = [{}] * 10_000
+    nb = released()
+    find(nb, "double")["source"] = "mine"
+    for one in nb["cells"]:
+        one["metadata"]["x"] = one["y"] = junk
+        one["attachments"] = {str(i): {} for i in range(1000)}
+        one.update({"outputs": junk} if one["cell_type"] == "code" else {})
+    made = read(json.dumps(nb | {"metadata": {"x": junk}, "z": junk}).encode())
+    assert len(json.dumps(made)) < 30_000
+    restore.restore(made, template())
+    assert_is_whole(made) and by_id(made)["double"].source == "mine"
+
+
+def test_a_large_notebook_of_an_honest_learner_is_read():
+    """Three thousand cells of twenty lines, with what they printed, and 2 MB of pictures."""
+    nb = released()
+    image = {"image/png": "A" * 2**20}
+    printed = {"output_type": "stream", "name": "stdout", "text": ["a line\n"] * 20}
+    drawn = {"output_type": "display_data", "metadata": {}, "data": image}
+    for i in range(3000):
+        own = cell("code", f"own-{i}", "") | {"metadata": {"collapsed": False, "tags": ["a"]}}
+        nb["cells"].append(own | {"source": ["x = [1, 2]\n"] * 20, "outputs": [printed]})
+    nb["cells"][-1]["outputs"] = [drawn]
+    text = cell("markdown", "seen", "![x](attachment:x.png)") | {
+        "attachments": {"x.png": image}
+    }
+    nb["cells"].append(text)
+    made = read(json.dumps(nb, indent=1).encode())
+    assert len(made.cells) == len(nb["cells"]) and made.cells[-1].attachments["x.png"] == image
+    assert made.cells[-2].source == "x = [1, 2]\n" * 20
+
+
+def test_more_cells_than_anybody_writes_are_refused():
+    nb = released()
+    nb["cells"] += [cell("markdown", "own", "")] * grader.MOST_CELLS
+    with pytest.raises(NotANotebook, match=f"at most {grader.MOST_CELLS} are graded"):
+        read(json.dumps(nb).encode())
+
+
 def test_a_cell_put_back_into_an_old_notebook_is_valid_there():
     nb = without(released(), "double-check")
     nb["nbformat_minor"] = 4
