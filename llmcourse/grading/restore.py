@@ -105,6 +105,7 @@ def _overwrite(cell: NotebookNode, known: dict[str, Any]) -> None:
 
 
 def new_cell(known: dict[str, Any]) -> NotebookNode:
+    """A cell of the release, as the gradebook has it."""
     make = {"code": nbformat.v4.new_code_cell, "markdown": nbformat.v4.new_markdown_cell,
             "raw": nbformat.v4.new_raw_cell}[known["cell_type"]]  # fmt: skip
     cell: NotebookNode = make(known["source"])
