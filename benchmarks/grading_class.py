@@ -36,7 +36,7 @@ from llmcourse.grading import report, zoo
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 SUBMISSIONS, KILLS, SEED = 2000, 60, 0
-SERVER = runpy.run_path(str(ROOT / "tests" / "grading" / "postgres.py"))
+POSTGRES = runpy.run_path(str(ROOT / "tests" / "grading" / "postgres.py"))
 VICTIMS = ("coordinator", "grader", "sandbox", "server")
 COMMAND = [sys.executable, "-m", "llmcourse.cli", "autograde"]
 
@@ -141,7 +141,7 @@ def run(quick: bool) -> dict[str, Any]:
 def twice(one: Assignment, size: int, kills: int) -> dict[str, Any]:
     """One assignment's part of the class: undisturbed in SQLite, killed in PostgreSQL."""
     chance = random.Random(f"{SEED} {one.name}")
-    with tempfile.TemporaryDirectory() as scratch, postgres() as server:
+    with tempfile.TemporaryDirectory() as scratch, POSTGRES["running"]() as server:
         calm, wild = Path(scratch, "calm"), Path(scratch, "wild")
         course(calm, one, size)
         course(wild, one, size, f'c.CourseDirectory.db_url = "{server.url}"\n')
@@ -167,18 +167,6 @@ def differences(one: str, other: str) -> list[str]:
     return sorted(set(one.splitlines()) ^ set(other.splitlines()))
 
 
-@contextlib.contextmanager
-def postgres() -> Iterator[Any]:
-    """A running server, empty; raises where none can be had."""
-    with tempfile.TemporaryDirectory(prefix="pg-") as folder:
-        server = SERVER["Server"](Path(folder))
-        server.start()
-        try:
-            yield server
-        finally:
-            server.kill()
-
-
 def _as_deserved(folder: Path, one: Assignment, size: int) -> bool:
     """Whether every score is full exactly for the zoo's right answers."""
     answers = zoo.entries(ROOT / "tests" / "exercises" / "zoo" / one.name)
@@ -197,7 +185,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         result = run(options.quick)
-    except SERVER["Missing"] as reason:
+    except POSTGRES["Missing"] as reason:
         parser.error(str(reason))
     for row in result["rows"]:
         print(f"{row['assignment']:24}{row['submissions']:6} {row['states']}, "

@@ -178,26 +178,8 @@ def _name(options: argparse.Namespace) -> str:
 
 def _collect(options: argparse.Namespace, rest: list[str]) -> int:
     stock, name = _grading("stock"), _name(options)
-    api = stock.api(course.find_root())
-    _must(api.collect(name), f"collecting {name}", api)
+    stock.collect(stock.api(course.find_root()), name)
     return 0
-
-
-def _must(result: dict[str, Any], doing: str, api: Any) -> None:
-    """As stock.must; in plain words where nbgrader takes the teacher for a learner."""
-    stock, root = _grading("stock"), api.config.Exchange.root
-    said = "" if result["success"] else stock.reason(result)
-    if "Course not found" in said:
-        raise CourseError(
-            f"{doing} failed: nobody handed in through the exchange {root} yet. Release there "
-            "with nbgrader release_assignment, or put the work into submitted/ yourself"
-        )
-    if "Unwritable directory" in said:
-        raise CourseError(
-            f"{doing} failed: the exchange {root} is missing or closed to you: make that "
-            "folder, open to everyone (mode 0777), or name another in nbgrader_config.py"
-        )
-    stock.must(result, doing)
 
 
 def _autograde(options: argparse.Namespace, rest: list[str]) -> int:
@@ -247,7 +229,7 @@ def _cluster(options: argparse.Namespace) -> Any:
 def _feedback(options: argparse.Namespace, rest: list[str]) -> int:
     stock, name, root = _grading("stock"), _name(options), course.find_root()
     api = stock.api(root)
-    if not _work(api, api.coursedir.autograded_directory, name, "*.ipynb"):
+    if not stock.work(api, api.coursedir.autograded_directory, name, "*.ipynb"):
         raise CourseError(
             f"nothing of {name} is graded yet: run llmcourse autograde {options.exercise}; "
             f"llmcourse status {options.exercise} then says what could not be graded"
@@ -260,32 +242,8 @@ def _feedback(options: argparse.Namespace, rest: list[str]) -> int:
         raise CourseError("feedback shows text of a hidden test; nothing was handed out")
     print(f"feedback for {name} is in feedback/")
     if options.release:
-        _hand_out(api, name)
+        stock.hand_out(api, name)
     return 0
-
-
-def _work(api: Any, folder: str, name: str, files: str) -> set[Path]:
-    """The folders of learners' work on an assignment in which there are such files."""
-    root = Path(api.coursedir.format_path(folder, ".", "."))
-    return {path.parent for path in root.glob(f"*/{name}/{files}")}
-
-
-def _hand_out(api: Any, name: str) -> None:
-    """Feedback through the exchange, to all whose work came from there; the rest is named."""
-    from nbgrader.utils import temp_attrs
-
-    folder, keys = api.coursedir.feedback_directory, ("timestamp.txt", "submission_secret.txt")
-    pages = _work(api, folder, name, "*.html")
-    other = sorted(p.parent.name for p in pages if not all((p / k).is_file() for k in keys))
-    left_out = ",".join(filter(None, [api.coursedir.student_id_exclude, *other]))
-    with temp_attrs(api.coursedir, student_id_exclude=left_out):
-        _must(api.release_feedback(name), f"handing out feedback for {name}", api)
-    if other:
-        more = f" and {len(other) - 10} more" if len(other) > 10 else ""
-        raise CourseError(
-            f"no feedback was handed out to {', '.join(other[:10])}{more}: their work did not "
-            f"come through the exchange; give them their pages, feedback/LEARNER/{name}"
-        )
 
 
 def _export(options: argparse.Namespace, rest: list[str]) -> int:

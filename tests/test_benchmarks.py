@@ -164,3 +164,15 @@ def test_the_table_of_the_kernels_is_that_of_their_results():
     page = (ROOT / "benchmarks" / "kernels.md").read_text(encoding="utf-8")
     table = page.partition(kernels["BEGIN"])[2].partition(kernels["END"])[0].strip()
     assert table == kernels["standing"](results("kernels"))
+
+
+def test_a_large_class_loses_nothing_whatever_was_killed():
+    rows = results("grading_class")["rows"]
+    kills = [row["killed"]["kills"] for row in rows]
+    assert {"coordinator", "grader", "sandbox", "server"} <= {v for k in kills for v in k}
+    for row in rows:
+        assert row["differences"] == [] and row["as_deserved"]
+        assert row["states"] == {"graded": row["submissions"]}
+        held = [b for b in row["calm"]["coordinator_bytes"] if b]
+        assert held[-1] < 1.1 * held[len(held) // 4]  # memory stays flat
+    assert sum(row["submissions"] for row in rows) >= 2000

@@ -112,3 +112,48 @@ def reason(result: dict[str, Any]) -> str:
     ]
     said = [line for line in lines if line.startswith("[ERROR]")]
     return (errors or said or lines or ["no reason given"])[0].strip()
+
+
+def collect(api: Any, name: str) -> None:
+    """Fetch what was handed in through the exchange. Raises GradingError."""
+    _by_exchange(api.collect(name), f"collecting {name}", api)
+
+
+def work(api: Any, folder: str, name: str, files: str) -> set[Path]:
+    """The folders of learners' work on an assignment in which there are such files."""
+    root = Path(api.coursedir.format_path(folder, ".", "."))
+    return {path.parent for path in root.glob(f"*/{name}/{files}")}
+
+
+def hand_out(api: Any, name: str) -> None:
+    """Feedback through the exchange, to all whose work came from there; the rest is named."""
+    from nbgrader.utils import temp_attrs
+
+    folder, keys = api.coursedir.feedback_directory, ("timestamp.txt", "submission_secret.txt")
+    pages = work(api, folder, name, "*.html")
+    other = sorted(p.parent.name for p in pages if not all((p / k).is_file() for k in keys))
+    left_out = ",".join(filter(None, [api.coursedir.student_id_exclude, *other]))
+    with temp_attrs(api.coursedir, student_id_exclude=left_out):
+        _by_exchange(api.release_feedback(name), f"handing out feedback for {name}", api)
+    if other:
+        more = f" and {len(other) - 10} more" if len(other) > 10 else ""
+        raise GradingError(
+            f"no feedback was handed out to {', '.join(other[:10])}{more}: their work did not "
+            f"come through the exchange; give them their pages, feedback/LEARNER/{name}"
+        )
+
+
+def _by_exchange(result: dict[str, Any], doing: str, api: Any) -> None:
+    """As `must`; in plain words where nbgrader takes the teacher for a learner."""
+    root, said = api.config.Exchange.root, "" if result["success"] else reason(result)
+    if "Course not found" in said:
+        raise GradingError(
+            f"{doing} failed: nobody handed in through the exchange {root} yet. Release there "
+            "with nbgrader release_assignment, or put the work into submitted/ yourself"
+        )
+    if "Unwritable directory" in said:
+        raise GradingError(
+            f"{doing} failed: the exchange {root} is missing or closed to you: make that "
+            "folder, open to everyone (mode 0777), or name another in nbgrader_config.py"
+        )
+    must(result, doing)

@@ -491,18 +491,6 @@ def test_the_page_runs_and_loads_nothing(feedback_page):
     assert page.index("<head>") < policy.start() < page.index("<style")
 
 
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("no chromium (Debian: apt install chromium): no page is laid out")
-    with playwright.sync_playwright() as started:
-        shown = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield shown
-        shown.close()
-
-
 @pytest.mark.parametrize("width", [390, 1200])
 def test_scores_stay_in_their_bars_and_code_is_as_wide_as_these(width, feedback_page, browser):
     table = "| a | b | c |\n| --- | --- | --- |\n" + "| long_name_of_a_function(x) " * 3 + "|"

@@ -1,7 +1,6 @@
 """The gradebook in PostgreSQL: the same grades as in SQLite, also when the server is killed."""
 
 import runpy
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ pytest.importorskip("psycopg")
 from llmcourse.course import CourseError
 from llmcourse.grading import stock
 
-HERE, SERVER = (runpy.run_path(str(Path(__file__).with_name(name)))
+HERE, POSTGRES = (runpy.run_path(str(Path(__file__).with_name(name)))
                 for name in ("classroom.py", "postgres.py"))  # fmt: skip
 prepared, classroom, pool, known, recorded = (
     HERE[n] for n in ("prepared", "classroom", "pool", "known", "recorded")
@@ -22,14 +21,11 @@ NAME, EARNED = HERE["NAME"], HERE["GRADED"]
 
 @pytest.fixture
 def server():
-    with tempfile.TemporaryDirectory(prefix="pg-") as folder:  # a socket's path is short
-        try:
-            made = SERVER["Server"](Path(folder))
-        except SERVER["Missing"] as reason:
-            pytest.skip(str(reason))
-        made.start()
-        yield made
-        made.kill()
+    try:
+        with POSTGRES["running"]() as made:
+            yield made
+    except POSTGRES["Missing"] as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture

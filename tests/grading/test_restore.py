@@ -342,7 +342,8 @@ def test_what_grading_does_not_need_never_becomes_an_object():
     made = read(json.dumps(nb | {"metadata": {"x": junk}, "z": junk}).encode())
     assert len(json.dumps(made)) < 30_000
     restore.restore(made, template())
-    assert_is_whole(made) and by_id(made)["double"].source == "mine"
+    assert_is_whole(made)
+    assert by_id(made)["double"].source == "mine"
 
 
 def test_a_large_notebook_of_an_honest_learner_is_read():
