@@ -269,7 +269,7 @@ class Worker:
             except BaseException as error:  # IPython lets some through
                 _shell._showtraceback(type(error), error, [_said(error)])
         outputs, _outputs = _outputs, Outputs()
-        return {"outputs": outputs.items}
+        return {"outputs": outputs.items, "default": str(torch.get_default_dtype())}
 
     def _do_names(self, message: dict, packer: Packer, _: Any) -> dict[str, Any]:
         """What stands behind names: a function, a class, a value; nothing for unknown ones."""

@@ -132,6 +132,10 @@ FINE = {
         "f = torch.compile(lambda x: 2 * x, backend='eager')",
         "f, torch.ones(2), expected=2 * torch.ones(2)",
     ),
+    "another default dtype": (
+        "torch.set_default_dtype(torch.float64)\ndef f(x): return x + torch.zeros(2)",
+        "f, torch.ones(2), expected=lambda x: x",
+    ),
 }
 
 
@@ -142,6 +146,12 @@ def test_what_works_in_a_notebook_works_here(answer, check, message):
 
 BUFFER = "import torch\nheld = torch.zeros(2)\ndef f(x): return held.copy_(x)\n"
 BY_NUMPY = BUFFER + "def g(): held.numpy()[0] = 7; return held.clone()"
+
+
+def test_a_default_dtype_of_few_digits_is_not_the_checks(message):
+    answer = "torch.set_default_dtype(torch.bfloat16)\ndef f(x): return 1.002 * x"
+    test = "checks.check(f, torch.ones(2), expected=lambda x: x, name='f')"
+    assert "wrong" in message(f"import torch\n{answer}", test)
 
 
 @pytest.mark.parametrize(
