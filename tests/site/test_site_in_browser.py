@@ -114,6 +114,15 @@ def test_theme_follows_the_system_before_any_choice(fresh: Page) -> None:
     assert fresh.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
+def test_a_long_name_in_prose_breaks_on_a_phone(fresh: Page) -> None:
+    fresh.set_viewport_size({"width": 320, "height": 800})
+    fresh.goto("book/glossary.html")
+    fresh.evaluate(
+        "document.querySelector('main p span.pre').textContent = 'a_long_name'.repeat(9)"
+    )
+    assert fresh.evaluate((SCRIPTS / "sticking_out.js").read_text(encoding="utf-8")) == []
+
+
 def test_paper_is_white_and_code_keeps_its_ends(fresh: Page) -> None:
     """Printed from the dark theme: the light one, long lines wrapped, and dark again after."""
     fresh.emulate_media(color_scheme="dark")
