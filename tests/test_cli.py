@@ -361,6 +361,20 @@ def test_feedback_goes_to_those_whose_work_came_through_the_exchange(marked, cap
     assert run(capsys, "feedback", "4")[0] == 0
 
 
+def test_a_page_that_shows_a_hidden_test_goes_and_the_others_stay(marked, capsys):
+    graded_work(marked, "ada")
+    cells = json.loads((marked / "solutions" / ONE).read_text())["cells"]
+    hidden = next(t for c in cells if "HIDDEN" in (t := "".join(c["source"])))
+    page = marked / "feedback" / "eve" / NAME / "sample.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(hidden)
+    status, out, err = run(capsys, "feedback", "4")
+    assert (status, out) == (1, f"feedback for {NAME} is in feedback/\n")
+    assert str(page) in err and "taken away" in err
+    pages = (marked / "feedback").rglob("*.html")
+    assert [p.relative_to(marked).parts[1] for p in pages] == ["ada"]
+
+
 @pytest.mark.parametrize("command", ["collect", "autograde", "feedback", "export", "status"])
 def test_an_exercise_that_is_not_there_is_one_line(here, capsys, command):
     status, _, err = run(capsys, command, "77")

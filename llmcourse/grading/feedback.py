@@ -33,8 +33,9 @@ class HideHidden(NbGraderPreprocessor):
         graded = [cell.source for cell in nb.cells if _graded(cell)]
         bare = [uncomment(text) for source in graded for _, text in regions(source)]
         lines = {squeeze(line).rstrip(",") for text in bare for line in text.split("\n")}
-        # A line that also stands where everyone reads it is none: a long function's name alone.
-        public = squeeze("\n".join(outside(c.source) for c in nb.cells if _locked(c)))
+        # A line that also stands where everyone reads it is none, nor is one that they typed.
+        shown = [outside(c.source) if _locked(c) else c.source for c in nb.cells]
+        public = squeeze("\n".join(shown))
         secret = {line for line in lines if len(line) >= 16 and line not in public}
         for cell in nb.cells:
             if _graded(cell):

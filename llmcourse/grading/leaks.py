@@ -46,6 +46,10 @@ class Secret:
     lines: tuple[str, ...]
     beside: str  # the notebook's own code outside of all regions, squeezed
 
+    @property
+    def assignment(self) -> str:
+        return self.where.partition(",")[0]
+
 
 @dataclass(frozen=True)
 class Leak:
@@ -326,7 +330,10 @@ def check(root: Path, release: Path | None = None) -> list[Leak]:
 
 
 def check_feedback(
-    course: Path, hidden: list[Secret] | None = None, public: str | None = None
+    course: Path,
+    hidden: list[Secret] | None = None,
+    public: str | None = None,
+    assignment: str = "*",
 ) -> list[Leak]:
     """Return the hidden tests that stand in feedback/ of a course folder.
 
@@ -334,20 +341,24 @@ def check_feedback(
     """
     hidden = secrets(course / "solutions") if hidden is None else hidden
     public = public_text(course) if public is None else public
-    tests = [s for s in hidden if s.kind == "hidden test"]
     leaks = []
-    for file in text_files(course / "feedback"):
-        learner = file.relative_to(course / "feedback").parent
-        handed_in = sorted((course / "submitted" / learner).glob("*.ipynb"))
-        own = squeeze("\n".join(text for path in handed_in for text in _sources(path)))
-        leaks += scan([file], tests, public, own)
+    for folder in sorted((course / "feedback").glob(f"*/{assignment}")):
+        learner, name = folder.parts[-2:]
+        tests = [s for s in hidden if s.kind == "hidden test" and s.assignment == name]
+        graded = sorted((course / "autograded" / learner / name).glob("*.ipynb"))
+        own = squeeze("\n".join(text for path in graded for text in _sources(path, locked=False)))
+        leaks += scan(text_files(folder), tests, public, own)
     return leaks
 
 
-def _sources(path: Path) -> list[str]:
-    """Return what a learner typed: the sources of a notebook's cells, not its outputs."""
+def _sources(path: Path, *, locked: bool = True) -> list[str]:
+    """Return the sources of a notebook's cells; of those alone that are a learner's own."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        return ["".join(cell["source"]) for cell in cells]
-    except (OSError, ValueError, KeyError, TypeError):
+        return [
+            "".join(cell["source"])
+            for cell in cells
+            if locked or not cell["metadata"].get("nbgrader", {}).get("locked")
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []

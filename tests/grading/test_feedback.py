@@ -103,12 +103,14 @@ checks.check(
     assert cell.outputs[0].traceback == [WITHHELD]
 
 
-def test_a_line_that_a_learner_wrote_is_still_withheld():
-    own = new_markdown_cell(SECRET)
+def test_a_line_that_a_learner_typed_withholds_nothing():
+    """They know it; and that it vanished would tell them where else it stands."""
     graded, _ = hide()
-    graded.source, graded.outputs = SOURCE, [error("CheckFailed", SECRET)]
+    graded.source, graded.outputs = SOURCE, [error("CheckFailed", f"in your line  {SECRET}")]
+    own = new_code_cell(f"{SECRET}  # mine", outputs=[printed(f"----> 1 {SECRET}")])
     nb, _ = HideHidden().preprocess(new_notebook(cells=[graded, own]), {})
-    assert nb.cells[0].outputs[0].traceback == [WITHHELD]
+    assert nb.cells[0].outputs[0].traceback == [f"in your line  {SECRET}"]
+    assert SECRET in nb.cells[1].outputs[0].text
 
 
 def test_a_missing_function_is_named_where_the_visible_part_calls_it():

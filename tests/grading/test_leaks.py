@@ -351,27 +351,39 @@ def test_a_twist_in_the_package_or_the_book_is_found(released, place):
 
 @pytest.fixture
 def feedback(released):
-    """The folder of one learner's feedback, and the notebook that they handed in."""
-    handed = released / "submitted" / "learner-1" / "04_sample" / "sample.ipynb"
-    handed.parent.mkdir(parents=True)
-    handed.write_text((released / "exercises/04_sample/sample.ipynb").read_text())
+    """The folder of one learner's feedback."""
     folder = released / "feedback" / "learner-1" / "04_sample"
     folder.mkdir(parents=True)
     return folder
 
 
+def graded(released, **more):
+    """The notebook that a page of feedback is made of: the source, and a cell of a learner's."""
+    nb = json.loads((released / "solutions/04_sample/sample.ipynb").read_text())
+    nb["cells"].append(nb["cells"][0] | {"metadata": {}} | more)
+    path = released / "autograded/learner-1/04_sample/sample.ipynb"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(nb))
+
+
 def test_a_hidden_test_in_feedback_is_found(released, feedback):
     (feedback / "sample.html").write_text(page(f"In [3]: {PAIR}"))
+    assert "hidden test" in whats(leaks.check(released))
+    graded(released)  # it stands there, but no learner typed it
     assert "hidden test" in whats(leaks.check(released))
 
 
 def test_a_learner_may_have_the_same_thought(released, feedback):
     """Their answer may be the instructor's, and their own test the hidden one."""
-    handed = released / "submitted" / "learner-1" / "04_sample" / "sample.ipynb"
-    book = json.loads(handed.read_text())
-    book["cells"][0]["source"] = f"{PAIR}\n### BEGIN SOLUTION"
-    handed.write_text(json.dumps(book))
+    graded(released, source=f"{PAIR}\n### BEGIN SOLUTION")
     (feedback / "sample.html").write_text(page(f"{PAIR}\n### BEGIN SOLUTION\n{ANSWER}"))
+    assert leaks.check(released) == []
+
+
+def test_what_another_exercise_hides_cannot_come_from_its_grading(released, feedback):
+    other = feedback.with_name("05_other")
+    other.mkdir()
+    (other / "other.html").write_text(page(PAIR))
     assert leaks.check(released) == []
 
 
