@@ -191,8 +191,13 @@ def _autograde(options: argparse.Namespace, rest: list[str]) -> int:
             sandboxed=not options.unsafe_no_sandbox, limits=limits, workers=options.workers,
         )  # fmt: skip
     print(f"{name}: {counts.graded} graded, {counts.failed} failed, {counts.before} before")
+    if not counts.graded + counts.failed + counts.before:
+        print(f"nothing was handed in: looked for is {course.looked_for(name)}")
+    status = f"llmcourse status {options.exercise}"
     if counts.failed:
-        print(f"llmcourse status {options.exercise} says why")
+        print(f"{status} says why")
+    if counts.strays:
+        print(f"not recognised: {counts.strays} ({status} names them)")
     return int(counts.failed > 0)
 
 

@@ -50,6 +50,11 @@ def assignments(tree: Path) -> list[Assignment]:
     return [a for a in found if a.notebook(tree).is_file()]
 
 
+def looked_for(name: str) -> Path:
+    """Where grading looks for a learner's notebook of the assignment `name`."""
+    return Assignment(name).notebook(Path("submitted", "LEARNER"))
+
+
 def find(wanted: str, tree: Path) -> Assignment:
     """Return the assignment that `wanted` names: "2", "02", "gpt2" or "02_gpt2".
 

@@ -233,6 +233,16 @@ def test_autograde_says_how_many_and_fails_when_one_failed(graded, here, capsys)
     assert how["sandboxed"] and how["workers"] is how["pool"] is None and how["students"] == []
 
 
+def test_autograde_tells_of_what_is_not_where_it_looks(graded, here, monkeypatch, capsys):
+    autograde = pytest.importorskip("llmcourse.grading.autograde")
+    monkeypatch.setattr(autograde, "run", lambda *_, **__: autograde.Counts(strays=2))
+    status, out, _ = run(capsys, "autograde", "4")
+    assert status == 0 and out.splitlines()[1:] == [
+        f"nothing was handed in: looked for is submitted/LEARNER/{ONE}",
+        "not recognised: 2 (llmcourse status 4 names them)",
+    ]
+
+
 def test_autograde_takes_its_options(graded, capsys):
     run(capsys, "autograde", "4", "--student", "ada", "--student", "ben", "--workers", "3",
         "--memory", "1024", "--seconds", "120", "--unsafe-no-sandbox")  # fmt: skip

@@ -117,6 +117,7 @@ def test_limits_of_the_guide_are_those_of_the_code() -> None:
     for text in (
         f"| {at_first.memory >> 30} GiB |", f"| {at_first.cell:g} s |",
         f"| {at_first.cpu:g} s |", f"| {at_first.wall:g} s |", f"| {at_first.processes} |",
+        f"| {at_first.disk >> 20} MB |",
     ):  # fmt: skip
         assert text in GUIDE
 

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,14 @@ def test_every_constraint_is_exact_and_has_no_local_version():
     lines = (ROOT / "constraints.txt").read_text().splitlines()[1:]
     assert len(lines) > 50
     assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
+
+
+def test_tables_of_grades_that_the_guide_writes_are_ignored():
+    guide = (ROOT / "book" / "instructors.md").read_text()
+    ignored = (ROOT / ".gitignore").read_text().split()
+    tables = re.findall(r"--to (\S+)", guide)
+    assert len(tables) == 3
+    assert [t for t in tables if not any(fnmatch(f"/{t}", line) for line in ignored)] == []
 
 
 def test_the_licence_holds_both():

@@ -4,7 +4,8 @@ Each submission ends as `graded`, or `failed` with a reason, and until then is `
 journal (`Journal`) says which. Its scores, its comments and its late penalty are one
 transaction. What is in the journal is not graded again unless it is handed in anew, or the
 release, or the secret behind the hidden inputs, is another, or the gradebook, which remembers
-whose scores it has (`DIGESTS`). So a run that was interrupted goes on where it stopped.
+whose scores it has (`DIGESTS`), or its graded notebook is gone. So a run that was interrupted
+goes on where it stopped.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ LARGEST = 50 * 2**20  # bytes of a notebook that is handed in
 STAMP, SECRET = "timestamp.txt", "submission_secret.txt"
 JOURNAL = "grading.db"
 WAITING, GRADED, FAILED = "waiting", "graded", "failed"
-ELSEWHERE = "the gradebook has no grade of it: run llmcourse autograde"
+ELSEWHERE = "its grade or its graded notebook is missing: run llmcourse autograde"
 # Beside nbgrader's tables in the gradebook: which hand-in the scores of a submission are of. A
 # gradebook that is new, lost or an older copy so says itself what it lacks.
 DIGESTS = Table(
@@ -102,7 +103,7 @@ class Journal:
     ) -> tuple[str, str, str]:
         """State, reason and notes of this very submission; it waits unless it had its end.
 
-        held: what the gradebook has scores of (`scored`): nothing else is graded.
+        held: what has its scores (`scored`): nothing else is graded.
         """
         found = self.file.execute(
             "SELECT state, why, notes FROM submissions"
@@ -137,6 +138,7 @@ class Counts:
     graded: int = 0
     failed: int = 0
     before: int = 0  # graded by an earlier run
+    strays: int = 0  # not recognised: in the wrong place
 
 
 def run(
@@ -187,8 +189,9 @@ class _Run:
         self, api: Any, release: "Release", journal: Journal, book: Gradebook, done: Any
     ) -> None:
         self.api, self.release, self.journal, self.book = api, release, journal, book
-        self.done, self.counts = done, Counts()
-        self.held = scored(book, release.assignment)
+        known = {one.name for one in book.assignments}
+        self.done, self.counts = done, Counts(strays=len(strays(api, known)))
+        self.held = scored(api, book, release.assignment)
         self.given: dict[str, tuple[Submission, str]] = {}
 
     def jobs(
@@ -314,8 +317,7 @@ def handed_in(
 
     Raises CourseError where one of these handed in nothing.
     """
-    course = api.coursedir
-    root = Path(course.format_path(course.submitted_directory, ".", "."))
+    root = _submitted(api)
     names = sorted(p.name for p in root.glob("*") if _is_folder(p / assignment))
     missing = sorted(set(students) - set(names))
     if missing:
@@ -324,8 +326,36 @@ def handed_in(
     return [(_text(name), root / name / assignment) for name in names if name in wanted]
 
 
-def scored(book: Gradebook, assignment: str) -> set[tuple[str, str, str]]:
-    """Learner, notebook and digest of what this gradebook has scores of; all by one query."""
+def strays(api: Any, known: Container[str]) -> list[str]:
+    """What lies under submitted/ where nothing is looked for, but for hidden files.
+
+    known: the assignments of the gradebook. In a learner's folder all else is a stray.
+    """
+    root, found = _submitted(api), []
+    for path in root.glob(SHOWN):
+        inside = path.glob(SHOWN) if _is_folder(path) else [path]
+        found += [p for p in inside if p.name not in known or not _is_folder(p)]
+    names = sorted(str(path.relative_to(root.parent)) for path in found)
+    return ["".join(c if c.isprintable() else "?" for c in name) for name in names]
+
+
+def _submitted(api: Any) -> Path:
+    course = api.coursedir
+    return Path(course.format_path(course.submitted_directory, ".", "."))
+
+
+def graded_file(api: Any, student: str, assignment: str, notebook: str) -> Path:
+    """Where a graded notebook lies; feedback is made of it."""
+    course = api.coursedir
+    folder = course.format_path(course.autograded_directory, student, assignment)
+    return Path(folder) / f"{notebook}.ipynb"
+
+
+def scored(api: Any, book: Gradebook, assignment: str) -> set[tuple[str, str, str]]:
+    """Learner, notebook and digest of what has its scores in this gradebook; by one query.
+
+    Only of that whose graded notebook is there: without it nobody gets feedback.
+    """
     if not inspect(book.engine).has_table(DIGESTS.name):
         return set()
     found = (
@@ -337,7 +367,11 @@ def scored(book: Gradebook, assignment: str) -> set[tuple[str, str, str]]:
         .join(DIGESTS, DIGESTS.c.submission == SubmittedNotebook.id)
         .filter(Assignment.name == assignment)
     )
-    return {(student, notebook, digest) for student, notebook, digest in found}
+    return {
+        (student, notebook, digest)
+        for student, notebook, digest in found
+        if graded_file(api, student, assignment, notebook).is_file()
+    }
 
 
 def _is_folder(path: Path) -> bool:
@@ -378,7 +412,9 @@ def _stamp(path: Path) -> str:
         raise CourseError(f"{path.name} holds no time") from None
 
 
-ODD = re.compile(r"[\x00-\x1f\x7f]")  # in names; it looks for learners line by line
+SHOWN = "[!.]*"  # a pattern of names, without those of hidden files
+# In names: nbgrader looks for learners line by line, by patterns, and past a dot in front.
+ODD = re.compile(r"[\x00-\x1f\x7f*?\[]|^\.")
 TIME = re.compile(
     r"(\d{4}-?\d\d-?\d\d"
     r"(?:[T ]\d\d(?::?\d\d(?::?\d\d(?:[.,]\d+)?)?)?"  # of the day
@@ -429,11 +465,11 @@ def _content(path: Path) -> bytes:
 def store(book: Gradebook, api: Any, one: Submission, text: str, digest: str) -> None:
     """Put a graded notebook into the gradebook, in one transaction, and into its folder."""
     nb = nbformat.reads(text, as_version=4)
-    course = api.coursedir
-    folder = Path(course.format_path(course.autograded_directory, one.student, one.assignment))
+    path = graded_file(api, one.student, one.assignment, one.notebook)
     resources = {"nbgrader": {"student": one.student, "assignment": one.assignment,
-                              "notebook": one.notebook, "db_url": course.db_url}}  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
+                              "notebook": one.notebook,
+                              "db_url": api.coursedir.db_url}}  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
     with _one_transaction(book):
         book.update_or_create_student(one.student)
         when = {"timestamp": time_of(one.stamp)} if one.stamp else {}
@@ -443,10 +479,10 @@ def store(book: Gradebook, api: Any, one: Submission, text: str, digest: str) ->
         made = book.find_submission_notebook(one.notebook, one.assignment, one.student)
         book.db.execute(DIGESTS.delete().where(DIGESTS.c.submission == made.id))
         book.db.execute(DIGESTS.insert().values(submission=made.id, digest=digest))
-        _write(folder / f"{one.notebook}.ipynb", nbformat.writes(nb))
+        _write(path, nbformat.writes(nb))
         for name, line in {STAMP: one.stamp, SECRET: one.secret}.items():
             if line:
-                _write(folder / name, line)
+                _write(path.with_name(name), line)
 
 
 @contextlib.contextmanager

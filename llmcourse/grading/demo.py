@@ -14,6 +14,7 @@ from typing import Any
 
 from llmcourse.course import Assignment, CourseError, assignments
 from llmcourse.grading import autograde, leaks, report, stock, zoo
+from llmcourse.grading.sandbox import Sandbox
 from llmcourse.progress import bar
 
 LEARNERS = 6
@@ -40,6 +41,8 @@ def run(root: Path) -> int:
         raise CourseError("no assignments in solutions/: there is nothing to grade")
     for one in todo:
         _chosen(root, one)  # before the long work, not after
+    with Sandbox():  # likewise: it says so where it cannot be had
+        pass
     api = set_up(root, course)
     _each("releasing", todo, lambda one: _release(api, one))
     class_work = [work for one in todo for work in _class_work(root, course, one)]
@@ -167,19 +170,15 @@ def _mismatches(class_work: list[Handed], scores: Scores) -> list[str]:
 
 
 def _table(class_work: list[Handed], scores: Scores) -> str:
-    """Return learner x assignment: points got, of how many, for which work."""
-    rows: dict[str, dict[str, str]] = {}
+    """Return a line for each submission: points got, of how many, for which work."""
+    width = max(len(work.assignment.name) for work in class_work)
+    lines = []
     for work in class_work:
         got = sum(scores[work.learner, work.assignment.name].values())
-        due = sum(work.deserves.values())
-        of = sum(work.points.values())
-        text = f"{got:g}/{of:g} {work.work}" + ("" if got == due else f" (deserves {due:g})")
-        rows.setdefault(work.learner, {})[work.assignment.name] = text
-    names = sorted({w.assignment.name for w in class_work})
-    width = {n: max(len(n), *(len(row[n]) for row in rows.values())) for n in names}
-    lines = ["", " " * 11 + "  ".join(f"{n:<{width[n]}}" for n in names).rstrip()]
-    lines += [
-        f"{learner:<11}" + "  ".join(f"{rows[learner][n]:<{width[n]}}" for n in names).rstrip()
-        for learner in sorted(rows)
-    ]
-    return "\n".join([*lines, ""])
+        due, of = sum(work.deserves.values()), sum(work.points.values())
+        note = "" if got == due else f" (deserves {due:g})"
+        points = f"{got:g}/{of:g}"
+        lines.append(
+            f"{work.assignment.name:<{width}}  {work.learner}  {points:>6}  {work.work}{note}"
+        )
+    return "\n".join(["", *sorted(lines), ""])

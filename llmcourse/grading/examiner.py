@@ -34,10 +34,12 @@ from llmcourse.grading.zoo import HIDDEN
 
 SAID = 100_000  # characters that an examiner's cell may print
 SHOWN = 3_000_000  # characters of all outputs of a learner's cell, as JSON
+MOST_OUTPUT = 20 * 2**20  # and of all of a learner's cells together
 MEMORY = 8 * 2**30  # bytes for an examiner, whatever a learner's function returned
 PATIENCE = 20  # seconds that an examiner may take for itself
 UNSTEADY = ("this check passes, but not when it runs after hidden tests: does your function "
             "remember earlier calls, or depend on time or chance?")  # fmt: skip
+MORE = "(more than fits here)\n"
 UNFINISHED = "this check could not be finished, as your notebook's process ended"
 Cell = dict[str, Any]
 
@@ -63,12 +65,14 @@ class Result:
     outputs: key -> the cell's outputs, in nbformat's form, of every cell that ran to its end.
     in_hidden: keys of the cells that failed in a hidden test.
     after_end: keys of the cells during or before which the learner's process ended.
+    cut: whether learner's cells showed more than fits.
     ended: why the learner's process ended early, or "".
     """
 
     outputs: dict[str, list[Cell]] = field(default_factory=dict)
     in_hidden: set[str] = field(default_factory=set)
     after_end: set[str] = field(default_factory=set)
+    cut: bool = False
     ended: str = ""
 
 
@@ -79,16 +83,20 @@ def examine(parts: list[Part], sandbox: Sandbox, limits: Limits) -> Result:
     hidden input can be in it, not even one that a function remembered. What counts comes from
     the run with all of them. Raises SandboxError when the sandbox or the examiner breaks.
     """
-    shown = [replace(p, source=HIDDEN.sub("", p.source)) if p.graded else p for p in parts]
-    first = _run_all(shown, sandbox, limits)
-    second = _run_all(parts, sandbox, limits)
+    first = _run_all([*map(_public, parts)], sandbox, limits, MOST_OUTPUT)
+    second = _run_all(parts, sandbox, limits, room=0)  # of this one, scores are all that counts
     for part in parts:
         if part.graded and part.key in second.outputs:
             judged = _judged(part, first.outputs.get(part.key, []), second)
             first.outputs[part.key] = judged
         elif part.graded:
             first.outputs.pop(part.key, None)
-    return Result(first.outputs, ended=first.ended or second.ended)
+    return Result(first.outputs, cut=first.cut, ended=first.ended or second.ended)
+
+
+def _public(part: Part) -> Part:
+    """A cell as learners have it: a check without its hidden tests."""
+    return replace(part, source=HIDDEN.sub("", part.source)) if part.graded else part
 
 
 def _judged(part: Part, seen: list[Cell], second: Result) -> list[Cell]:
@@ -109,14 +117,15 @@ def _is_failure(out: Cell) -> bool:
     return out["output_type"] == "error" or out.get("name") == "stderr"
 
 
-def _run_all(parts: list[Part], sandbox: Sandbox, limits: Limits) -> Result:
-    public = [replace(part, source=HIDDEN.sub("", part.source)) for part in parts]
+def _run_all(parts: list[Part], sandbox: Sandbox, limits: Limits, room: int) -> Result:
+    """Once, from the start. room: for all that learner's cells show, in characters as JSON."""
+    public = [*map(_public, parts)]
     words = frozenset(w for part in public for w in re.findall(r"\w+", part.source))
     of_checks = _bound(public, graded=True) - _bound(public, graded=False)
     link = Link(sandbox.open(limits), limits.cell, sandbox.interrupt, words, of_checks)
     result = Result()
     try:
-        _ask_about_everything(parts, link, limits, result)
+        _ask_about_everything(parts, link, limits, result, room)
     finally:
         link.channel.close()
         result.ended = sandbox.close(gone=bool(result.ended)) or result.ended
@@ -124,7 +133,7 @@ def _run_all(parts: list[Part], sandbox: Sandbox, limits: Limits) -> Result:
 
 
 def _ask_about_everything(
-    parts: list[Part], link: Link, limits: Limits, result: Result
+    parts: list[Part], link: Link, limits: Limits, result: Result, room: int
 ) -> None:
     """The examiner proper, in a process of its own; it reports cell by cell."""
     until = time.monotonic() + limits.wall + limits.cell + PATIENCE
@@ -136,7 +145,7 @@ def _ask_about_everything(
             ours.close()
             gc.freeze()  # collections need not look at what was there before
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-            _examiner(parts, link, theirs)
+            _examiner(parts, link, theirs, room)
             code = 0
         finally:
             os._exit(code)
@@ -165,26 +174,38 @@ def _end(pid: int, *, at_once: bool) -> int:
 
 
 def _take(report: list[Any], result: Result) -> None:
-    key, outputs, in_hidden, result.ended = report
+    key, outputs, in_hidden, cut, result.ended = report
     result.outputs[key] = outputs
+    result.cut |= cut
     if in_hidden:
         result.in_hidden.add(key)
     if result.ended:
         result.after_end.add(key)
 
 
-def _examiner(parts: list[Part], link: Link, tell: Connection) -> None:
-    """Run the cells, and report each when it has ended."""
+def _examiner(parts: list[Part], link: Link, tell: Connection, room: int) -> None:
+    """Run the cells, and report each when it has ended.
+
+    Graded cells show all: their scores are read from it. What learner's cells show has room.
+    """
     space: dict[str, Any] = {"__name__": "__main__"}
     ours: set[str] = set()  # the names that locked cells bind, whether or not they get there
+    wanted = _checks_that_learners_use(parts)
     with _warnings_on_stderr(), guard.only("examiner"):
         for number, part in enumerate(parts):
             outputs, in_hidden = [error_output("NotRun", "this check did not run")], False
+            cut = False
             if part.locked:
                 outputs, in_hidden = _run(part, number, space, ours, link)
             if not part.graded:
                 outputs = _show(part, link)
-            tell.send_bytes(json.dumps([part.key, outputs, in_hidden, link.ended]).encode())
+                room -= len(json.dumps(outputs))
+                cut = room < 0 and bool(outputs)
+                outputs = [stream("stdout", MORE)] if cut else outputs
+            elif part.key in wanted:
+                _show(_public(part), link)
+            report = [part.key, outputs, in_hidden, cut, link.ended]
+            tell.send_bytes(json.dumps(report).encode())
 
 
 def _show(part: Part, link: Link) -> list[Cell]:
@@ -236,6 +257,19 @@ def _bound(parts: list[Part], *, graded: bool) -> set[str]:
     """The names that the course's own cells bind, graded ones or the others."""
     locked = [part for part in parts if part.locked and part.graded is graded]
     return {name for part in locked for name in _names(part.source)[1]}
+
+
+def _checks_that_learners_use(parts: list[Part]) -> set[str]:
+    """Graded cells that make names which a learner's cells use and nothing else makes.
+
+    In one kernel these are there once the check has run; so here it runs on both sides.
+    """
+    public = [*map(_public, parts)]
+    own = [part.source for part in public if not part.locked]
+    used = {name for source in own for name in _names(source)[0] or re.findall(r"\w+", source)}
+    made = {name for source in own for name in _names(source)[1]}
+    lent = used - made - _bound(public, graded=False)
+    return {p.key for p in public if p.graded and lent & _names(p.source)[1]}
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:
@@ -301,7 +335,7 @@ def clean_outputs(outputs: list[Any]) -> Iterator[Cell]:
         made = _clean(out)
         left -= len(json.dumps(made))
         if left < 0:
-            yield stream("stdout", "(more than fits here)")
+            yield stream("stdout", MORE)
             return
         if made:
             yield made

@@ -2,7 +2,6 @@
 
 import ast
 import atexit
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ import nbformat
 from nbformat import NotebookNode
 
 from llmcourse.grading import restore
-from llmcourse.grading.examiner import Part, error_output, examine, stream
+from llmcourse.grading.examiner import Part, error_output, examine
 from llmcourse.grading.sandbox import Limits, Sandbox, Unprotected
 
 NOT_GRADED = "NotGraded"  # the name of the error that a check shows until it has run to its end
-MOST_OUTPUT = 20 * 2**20  # characters, as JSON, of what a learner's cells show all together
 
 
 def execute(nb: NotebookNode, sandbox: Sandbox, limits: Limits) -> str:
@@ -44,25 +42,10 @@ def execute(nb: NotebookNode, sandbox: Sandbox, limits: Limits) -> str:
     result = examine(parts, sandbox, limits)
     for key, outputs in result.outputs.items():
         nb.cells[int(key)].outputs = _nodes(outputs)
-    found = {"ended": result.ended, "cut": limit_outputs(nb)}
+    found = {"ended": result.ended, "cut": result.cut}
     known = nb.metadata.get(restore.NOTES, {})
     nb.metadata[restore.NOTES] = {**known, **{what: x for what, x in found.items() if x}}
     return result.ended
-
-
-def limit_outputs(nb: NotebookNode) -> bool:
-    """Where a learner's cells show too much in all, one line for what no longer fits.
-
-    Graded cells keep what they show: their scores are read from it. Says whether it was cut.
-    """
-    left, cut = MOST_OUTPUT, False
-    for cell in nb.cells:
-        if cell.cell_type == "code" and not cell.metadata.get("nbgrader", {}).get("grade"):
-            left -= len(json.dumps(cell.outputs))
-            if left < 0 and cell.outputs:
-                cell.outputs = _nodes([stream("stdout", "(more than fits here)\n")])
-                cut = True
-    return cut
 
 
 def _nodes(outputs: Iterable[dict[str, Any]]) -> list[NotebookNode]:

@@ -139,7 +139,7 @@ def _json(raw: bytes) -> Any:
             "outputs? Clear them and hand in again"
         )
     try:
-        return json.loads(raw.decode("utf-8"))
+        return json.loads(raw.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise NotANotebook("the file is not text in UTF-8") from None
     except (ValueError, RecursionError):
@@ -161,6 +161,9 @@ def _bare(content: dict[str, Any]) -> dict[str, Any]:
     return bare
 
 
+CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # as nbformat has it
+
+
 def _bare_cells(cells: Any) -> list[dict[str, Any]]:
     if not isinstance(cells, list):
         raise TypeError("it has no list of cells")
@@ -179,6 +182,9 @@ def _bare_cell(cell: Any) -> dict[str, Any]:
     for name in ("cell_type", "id", "language", "level"):
         if isinstance(cell.get(name), str | int):
             bare[name] = cell[name]
+    own = bare.pop("id", None)
+    if isinstance(own, str) and CELL_ID.fullmatch(own):  # or it will have another
+        bare["id"] = own
     bare |= {name: _joined(cell[name]) for name in ("source", "input") if name in cell}
     kind, meta = cell.get("cell_type"), cell.get("metadata")
     info = meta.get("nbgrader") if isinstance(meta, dict) else None

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from llmcourse.grading import seccomp
 
 DESK = "/submission"  # where a learner's code stands; data files of the assignment lie there
+WRITTEN = ("/tmp", "/dev/shm", DESK)  # folders in memory, empty at first
 DATA = "/data"  # where bubblewrap has put those files
 POLL = 0.05  # seconds between two looks at what a submission takes
 LEAVING = 1.0  # seconds that a process which seems to be gone may take to end
@@ -98,9 +99,10 @@ class Child:
 
     def look(self) -> None:
         """End the submission where it takes more than its limits."""
+        files = _files(self.pid)
         pids = {int(n) for n in os.listdir("/proc") if n.isdigit()} - {os.getpid(), self.maker}
         used, most = _used(pids), self.limits["memory"]
-        if used["memory"] > most and sum(map(_memory, pids)) > most:
+        if used["memory"] + files > most and sum(map(_memory, pids)) + files > most:
             self._end(f"it took more than {self.limits['memory'] >> 20} MB of memory")
         elif used["cpu"] > self.limits["cpu"]:
             self._end(f"it ran for more than {self.limits['cpu']} s on the processor")
@@ -141,6 +143,16 @@ def _used(pids: set[int]) -> dict[str, float]:
             used["processes"] += int(fields[17])
             used["memory"] += int(fields[21]) * os.sysconf("SC_PAGESIZE") + _buffers(pid)
     return used
+
+
+def _files(pid: int) -> int:
+    """Bytes of the files that a process has written: they are in memory."""
+    total = 0
+    for place in WRITTEN:
+        with contextlib.suppress(OSError):  # it has just ended
+            room = os.statvfs(f"/proc/{pid}/root{place}")
+            total += (room.f_blocks - room.f_bfree) * room.f_frsize
+    return total
 
 
 def _memory(pid: int) -> int:
@@ -186,7 +198,7 @@ def _mount_what_is_written_to(limits: dict[str, Any]) -> None:
     """Empty folders in memory, also over what would tell of other processes."""
     _must(_libc.mount(b"none", b"/", None, PRIVATE, None), "private mounts")
     room = f"size={limits['disk']},nr_inodes={INODES},mode=1777".encode()
-    for place in ("/tmp", "/dev/shm", DESK):
+    for place in WRITTEN:
         flags = NO_SUID | NO_DEV
         _must(_libc.mount(b"tmpfs", place.encode(), b"tmpfs", flags, room), place)
     for place in ("/proc", "/dev/pts"):

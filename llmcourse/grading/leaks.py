@@ -346,8 +346,8 @@ def check_feedback(
         learner, name = folder.parts[-2:]
         tests = [s for s in hidden if s.kind == "hidden test" and s.assignment == name]
         graded = sorted((course / "autograded" / learner / name).glob("*.ipynb"))
-        own = squeeze("\n".join(text for path in graded for text in _sources(path, locked=False)))
-        leaks += scan(text_files(folder), tests, public, own)
+        typed = [text for path in graded for text in _sources(path, locked=False)]
+        leaks += scan(text_files(folder), tests, public, squeeze("\n".join(typed)))
     return leaks
 
 

@@ -43,6 +43,7 @@ class SplitExecute(NbGraderPreprocessor):
         config=True
     )
     memory = Integer(Limits.memory, help="bytes for one submission").tag(config=True)
+    disk = Integer(Limits.disk, help="bytes of each folder it can write to").tag(config=True)
     processes = Integer(Limits.processes, help="processes and threads").tag(config=True)
     cpu = Float(Limits.cpu, help="seconds on a processor for one submission").tag(config=True)
     wall = Float(Limits.wall, help="seconds for one submission").tag(config=True)
@@ -65,8 +66,8 @@ class SplitExecute(NbGraderPreprocessor):
     def limits(self) -> Limits:
         """What the course's settings let a submission take."""
         return Limits(
-            memory=self.memory, processes=self.processes, cpu=self.cpu, wall=self.wall,
-            cell=self.timeout,
+            memory=self.memory, disk=self.disk, processes=self.processes, cpu=self.cpu,
+            wall=self.wall, cell=self.timeout,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from nbgrader.api import Assignment, Grade, SubmittedAssignment, SubmittedNotebook
 from sqlalchemy import case, func, or_
 
-from llmcourse.course import CourseError
+from llmcourse.course import CourseError, looked_for
 from llmcourse.grading import stock
 from llmcourse.grading.autograde import (
     FAILED,
@@ -19,13 +19,16 @@ from llmcourse.grading.autograde import (
     Journal,
     Release,
     Submission,
+    graded_file,
     handed_in,
     in_one_line,
     scored,
+    strays,
     time_of,
 )
 
-KEPT = "the grade of an earlier hand-in is kept"
+KEPT = "the earlier grade is kept"
+MOST = 10  # lines of what is in the wrong place
 BY_HAND = "needs a mark by hand: formgrader, Manual Grading"
 RISKY = tuple("=+-@\t\r\n＝＋－＠")  # a spreadsheet takes what begins so for a formula
 
@@ -69,7 +72,7 @@ def _rows(
     folders = dict(handed_in(api, name))
     scores = _scores(book, name)
     ours = journal.students(name)
-    held, times = scored(book, name), _times(book, name)
+    held, times = scored(api, book, name), _times(book, name)
     salt = stock.salt(course)
     for student in sorted({*folders, *ours, *scores}):
         score = scores.get(student, {})
@@ -93,9 +96,8 @@ def _rows(
 
 def _by_nbgrader(api: Any, one: Submission, times: dict[str, datetime | None]) -> bool:
     """Whether formgrader or `nbgrader autograde` graded just this hand-in."""
-    course = api.coursedir
-    folder = course.format_path(course.autograded_directory, one.student, one.assignment)
-    if one.why or one.student not in times or not Path(folder).is_dir():
+    path = graded_file(api, one.student, one.assignment, one.notebook)
+    if one.why or one.student not in times or not path.is_file():
         return False
     return times[one.student] == (time_of(one.stamp) if one.stamp else None)
 
@@ -137,7 +139,10 @@ def _scores(book: Any, assignment: str) -> dict[str, dict[str, Any]]:
 
 
 def status(course: Path, assignment: str | None = None) -> str:
-    """A table of counts, and a line for each submission that somebody should look at."""
+    """A table of counts, and a line for each submission that somebody should look at.
+
+    At the end, what was handed in where nothing is looked for.
+    """
     found = rows(course, assignment)
     names = sorted({row.assignment for row in found})
     width = max([10, *map(len, names)])
@@ -150,7 +155,20 @@ def status(course: Path, assignment: str | None = None) -> str:
         told = [row.why or row.notes] if row.state == FAILED or row.notes else []
         told += [BY_HAND] if row.needs_manual_grade else []
         lines += [f"{row.assignment}, {row.student}: {'; '.join(told)}"] if told else []
-    return "\n".join(lines) if found else "nothing has been handed in"
+    lines = lines if found else ["nothing has been handed in"]
+    return "\n".join([*lines, *_in_the_wrong_place(course, assignment)])
+
+
+def _in_the_wrong_place(course: Path, assignment: str | None) -> list[str]:
+    with in_one_line():
+        api = stock.api(course)
+        with api.gradebook as book:
+            known = {one.name for one in book.assignments}
+        found = strays(api, known)
+    example = looked_for(assignment or min(known, default="NN_NAME"))
+    head = f"not recognised; looked for is {example}, of assignments in the gradebook:"
+    more = [f"  and {len(found) - MOST} more"] if len(found) > MOST else []
+    return [head, *(f"  {name}" for name in found[:MOST]), *more] if found else []
 
 
 def export(course: Path, file: TextIO, kind: str, assignment: str | None = None) -> int:

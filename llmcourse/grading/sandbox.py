@@ -39,7 +39,7 @@ class Limits:
     """What one submission may take. Bytes, seconds, counts."""
 
     memory: int = 2 * 2**30  # of all its processes together
-    disk: int = 64 * 2**20  # of each of the folders that it can write to
+    disk: int = 256 * 2**20  # of each of the folders that it can write to; it is memory too
     processes: int = 64  # and threads
     cpu: float = 120.0
     wall: float = 300.0
@@ -73,9 +73,9 @@ class Sandbox:
         return self._bwrap.poll() is not None
 
     def __enter__(self) -> "Sandbox":
-        self._folder = Path(tempfile.mkdtemp(prefix="sandbox-"))
         self._control, theirs = socket.socketpair()
-        command = _command(self._folder, self.data, self.modules, theirs.fileno())
+        command = _command(self.data, self.modules, theirs.fileno())
+        self._folder = Path(tempfile.mkdtemp(prefix="sandbox-"))
         self._log = (self._folder / "log").open("w+b")
         self._bwrap = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
@@ -217,9 +217,7 @@ class Unprotected(Sandbox):
         return ""
 
 
-def _command(
-    folder: Path, data: Path | None, modules: Sequence[str], control: int
-) -> list[str]:
+def _command(data: Path | None, modules: Sequence[str], control: int) -> list[str]:
     program = shutil.which("bwrap")
     if program is None:
         what = "install it (Debian, Ubuntu: sudo apt install bubblewrap)"
@@ -315,7 +313,8 @@ def _bind_package(tree: _Tree, modules: Sequence[str]) -> None:
 
 def _environment() -> list[str]:
     values = {
-        "HOME": "/tmp", "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": "/tmp", "USER": "learner",
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "LANG": "C.UTF-8", "PYTHONPATH": "/course",
         "IPYTHONDIR": "/tmp/.ipython", "MPLCONFIGDIR": "/tmp/.mpl",
         "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",

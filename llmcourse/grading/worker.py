@@ -8,11 +8,13 @@ import contextlib
 import inspect
 import io
 import json
+import os
 import signal
 import sys
 import types
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.machinery import ModuleSpec
 from typing import Any
 
@@ -27,6 +29,7 @@ from llmcourse.grading.wire import Channel, Packer, Unpacker, WireError, raw
 
 MOST_OUTPUTS = 200  # of a cell; and characters of all its outputs together:
 MOST_TEXT = 2_000_000
+CORES = 1  # of a submission, as far as its code can see
 LONGEST = 2000  # characters of an error's text, and of what a call prints
 
 
@@ -123,6 +126,9 @@ class Shell(InteractiveShell):
     def enable_gui(self, gui: Any = None) -> None:
         pass
 
+    def ask_exit(self) -> None:
+        raise SystemExit
+
     def system_piped(self, cmd: str) -> None:
         import subprocess
 
@@ -186,7 +192,7 @@ _shell: Shell | None = None
 
 
 def warm_up() -> None:
-    """Import and make all that every submission needs; no tensor is touched."""
+    """Import and make all that every submission needs; no second thread is started."""
     global _shell
     from traitlets.config import Config
 
@@ -203,9 +209,17 @@ def warm_up() -> None:
         from matplotlib_inline.backend_inline import configure_inline_support
 
         configure_inline_support(_shell, "inline")
+    torch.ones(1).half() + 1  # torch asks now what the processor can do, while /proc tells
+    os.cpu_count = lambda: CORES
+    torch.set_num_threads = partial(_few_threads, torch.set_num_threads)
     sys.meta_path.append(_MaskedModules)  # a class does as well
     sys.argv = ["notebook"]
     _shell.run_cell("1 / 0", store_history=False)  # a first traceback is slow
+
+
+def _few_threads(real: Callable[[int], None], number: int) -> None:
+    """As many threads as the machine has cores would be more than a submission may start."""
+    real(min(number, CORES))
 
 
 def serve(sock: Any) -> None:

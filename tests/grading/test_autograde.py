@@ -22,7 +22,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from llmcourse.course import CourseError
-from llmcourse.grading import autograde, execute, grader, stock
+from llmcourse.grading import autograde, examiner, grader, stock
 from llmcourse.grading.autograde import FAILED, GRADED, WAITING, Counts
 from llmcourse.grading.grader import LocalPool, Outcome
 
@@ -141,6 +141,25 @@ def test_what_this_gradebook_has_no_grade_of_is_due_again(graded, recorded, know
     assert graded.table() == known[1] and states(graded)["ada"] == GRADED
 
 
+@pytest.mark.parametrize("gone", ["notebook", "folder", "all"])
+def test_what_has_lost_its_graded_notebook_is_due_again(graded, recorded, known, gone):
+    """Feedback is made of it: without it, the learner would get none, and nobody a word."""
+    path = graded.root / "autograded" / "ada" / NAME / f"{SLUG}.ipynb"
+    mark_by_hand(graded)
+    if gone == "notebook":
+        path.unlink()
+    else:
+        shutil.rmtree(path.parents[2] if gone == "all" else path.parent)
+    due = set(EARNED) if gone == "all" else {"ada"}
+    rows = graded.rows()
+    assert {n for n, row in rows.items() if row.state == WAITING} == due
+    assert rows["ada"].why == f"{autograde.ELSEWHERE}; the earlier grade is kept"
+    counts = graded.run(recorded)
+    assert (counts.graded, counts.before) == (len(due), len(EARNED) - len(due))
+    assert path.is_file() and states(graded)["ada"] == GRADED
+    assert graded.scores() == EARNED | {"ada": (4, 3)}  # by hand: 2, and 1 extra
+
+
 def test_what_the_gradebook_holds_is_asked_for_once(graded, recorded):
     said = []
 
@@ -195,7 +214,7 @@ def test_a_failed_resubmission_keeps_the_earlier_grade_and_says_so(graded, recor
     assert graded.scores()["ada"] == (4, 4)
     row = graded.rows()["ada"]
     assert (row.state, row.score) == (FAILED, 8)
-    assert row.why.endswith("; the grade of an earlier hand-in is kept")
+    assert row.why.endswith("; the earlier grade is kept")
 
 
 def test_an_empty_resubmission_after_a_good_one_earns_nothing(graded, pool):
@@ -601,25 +620,12 @@ def test_beyond_a_limit_what_cells_show_is_one_line_and_a_note(classroom, pool):
     assert classroom.scores() == {"ada": (4, 4)}
     assert classroom.rows()["ada"].notes == "its cells show more than fits: the rest was cut"
     path = classroom.root / "autograded" / "ada" / NAME / f"{SLUG}.ipynb"
-    assert path.stat().st_size < execute.MOST_OUTPUT * 1.1
+    assert path.stat().st_size < examiner.MOST_OUTPUT * 1.1
     shown = [c.outputs for c in nbformat.read(path, 4).cells if c.get("outputs")]
     texts = ["".join(out.text for out in outputs) for outputs in shown]
     assert [len(text) > 10**6 for text in texts[:14]] == [True] * 11 + [False] * 3
     assert texts[11:14] == ["(more than fits here)\n"] * 3
     assert any("ok" in text for text in texts[14:])  # of the checks, uncut
-
-
-def test_what_graded_cells_show_is_never_cut(monkeypatch):
-    monkeypatch.setattr(execute, "MOST_OUTPUT", 100)
-    out = {"output_type": "stream", "name": "stderr", "text": "x" * 200}
-    cell = {"cell_type": "code", "metadata": {}, "source": "", "execution_count": None}
-    check = cell | {"id": "b", "metadata": {"nbgrader": {"grade": True}}, "outputs": [out]}
-    own, silent = cell | {"id": "a", "outputs": [out]}, cell | {"id": "c", "outputs": []}
-    nb = nbformat.from_dict(nb_of([check, own, silent, check]))
-    assert execute.limit_outputs(nb)
-    texts = [[out["text"] for out in c.outputs] for c in nb.cells]
-    assert texts == [["x" * 200], ["(more than fits here)\n"], [], ["x" * 200]]
-    assert not execute.limit_outputs(nbformat.from_dict(nb_of([check, check])))
 
 
 def test_a_grader_that_hangs_is_ended_and_tried_again(monkeypatch):
@@ -781,14 +787,33 @@ def test_names_that_are_no_text_are_nobody_elses(classroom, recorded):
         Path(os.fsdecode(folder + b"/other\xff.ipynb")).touch()
     for _ in range(2):
         classroom.run(recorded)
-        assert states(classroom) == {"a?": GRADED, "a\\xff": GRADED, "a\ufffd": GRADED,
+        assert states(classroom) == {"a?": FAILED, "a\\xff": GRADED, "a\ufffd": GRADED,
                                      "a\\xff/": FAILED, "a\\xfe/": FAILED}  # fmt: skip
 
 
-def test_a_name_with_a_line_break_is_told(classroom, recorded):
-    """nbgrader's feedback would stop at it, and give nobody theirs."""
-    classroom.hand_in("a\nb", {"double": DOUBLE})
-    assert reasons(classroom, recorded) == {"a\nb": "the name 'a\\nb' is none for nbgrader"}
+@pytest.mark.parametrize("name", ["a\nb", "[ada]", "[^a]", "*", "a?", ".ada"])
+def test_a_name_that_nbgrader_would_stumble_over_is_told(classroom, recorded, name):
+    """Its feedback would stop at a line break, and leave out the others."""
+    classroom.hand_in(name, {"double": DOUBLE})
+    assert reasons(classroom, recorded) == {name: f"the name {name!r} is none for nbgrader"}
+
+
+def test_work_in_the_wrong_place_is_found_and_hidden_files_are_no_news(classroom, recorded):
+    classroom.whole_class()
+    root = classroom.root / "submitted"
+    for name in ("zoe/gpt2.ipynb", "yan/04/sample.ipynb", f"{NAME}/wil/sample.ipynb",
+                 "vic.ipynb", f"uma/{NAME}", "ada/a\n\x1b[1m", ".gitkeep", "ada/.DS_Store",
+                 ".ipynb_checkpoints/x.ipynb", f"ben/{NAME}/notes.txt"):  # fmt: skip
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    (root / "empty").mkdir()
+    assert autograde.strays(classroom.api, {NAME}) == [
+        f"submitted/{NAME}/wil", "submitted/ada/a??[1m", f"submitted/uma/{NAME}",
+        "submitted/vic.ipynb", "submitted/yan/04", "submitted/zoe/gpt2.ipynb",
+    ]  # fmt: skip
+    assert classroom.run(recorded).strays == 6
+    shutil.rmtree(root)
+    assert autograde.strays(classroom.api, {NAME}) == []
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file names are text")

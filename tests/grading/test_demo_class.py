@@ -1,13 +1,15 @@
 """The sample class, through nbgrader and the sandbox from release to grades."""
 
 import csv
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from llmcourse.course import CourseError, assignments
-from llmcourse.grading import demo, leaks
+from llmcourse.grading import demo, leaks, sandbox
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -24,7 +26,8 @@ def test_the_small_class_gets_its_grades_and_feedback_that_tells_nothing(course,
     assert demo.run(course) == 0
     said = capsys.readouterr().out
     assert "Every grade is what the work deserves." in said
-    assert re.search(r"learner-1 +\d/8 \w+", said)
+    assert re.search(r"^04_sample +learner-1 +\d/8 +\w+$", said, re.M)
+    assert max(map(len, said.splitlines())) <= 100
     assert sorted(grades(course).values()) == [0, 4, 4, 4, 8, 8]
     assert (course / "gradebook.db").read_bytes() == b"the user's own"
     made = course / demo.FOLDER
@@ -55,9 +58,18 @@ def test_a_zoo_that_is_too_small_is_one_clear_line(course):
         demo.run(course)
 
 
+def test_where_nothing_can_be_graded_it_says_so_before_any_work(course, monkeypatch):
+    monkeypatch.setattr(sandbox, "OWN", (os.path.realpath(sys.prefix),))
+    with pytest.raises(CourseError, match="install the course elsewhere"):
+        demo.run(course)
+    assert not (course / demo.FOLDER).exists()
+
+
 def test_the_courses_own_class_gets_its_grades(capfd):
     assert demo.run(ROOT) == 0
     names = {a.name for a in assignments(ROOT / "solutions")}
     assert {name for _, name in grades(ROOT)} == names
     shown = capfd.readouterr()
+    table = [line for line in shown.out.splitlines() if "  learner-" in line]
+    assert len(table) == demo.LEARNERS * len(names) and max(map(len, table)) <= 100
     assert "Warning" not in shown.out + shown.err

@@ -2,12 +2,13 @@
 
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from llmcourse.grading import seccomp
+from llmcourse.grading import examiner, seccomp
 from llmcourse.grading.examiner import Part, clean_outputs, examine
 from llmcourse.grading.sandbox import Limits, Sandbox
 from llmcourse.grading.wire import Packer, Unpacker, WireError
@@ -92,7 +93,6 @@ def test_a_check_that_is_no_python_is_told(message):
 
 
 def test_an_oracle_that_hangs_on_a_learners_answer_is_ended(sandbox, monkeypatch):
-    from llmcourse.grading import examiner
     from llmcourse.grading.sandbox import SandboxError
 
     monkeypatch.setattr(examiner, "PATIENCE", -(LIMITS.wall + LIMITS.cell) + 2)
@@ -136,6 +136,22 @@ FINE = {
         "torch.set_default_dtype(torch.float64)\ndef f(x): return x + torch.zeros(2)",
         "f, torch.ones(2), expected=lambda x: x",
     ),
+    "numbers of half precision": (
+        "def f(x): return (x.half() + x.half()).float()",
+        "f, torch.ones(2), expected=2 * torch.ones(2)",
+    ),
+    "a thread for every core of a large machine": (
+        "torch.set_num_threads(500)\ndef f(x): return x.expand(3000, 3000).exp().log()[0, 0]",
+        "f, torch.ones(1, 1), expected=torch.tensor(1.0)",
+    ),
+    "a name for every user": (
+        "import getpass\ndef f(x): return 2 * x if getpass.getuser() else 0",
+        "f, 1, expected=2",
+    ),
+    "a file as large as what torch.compile makes": (
+        "open('/tmp/large', 'wb').write(bytes(160 * 2**20))\ndef f(x): return 2 * x",
+        "f, 1, expected=2",
+    ),
 }
 
 
@@ -146,6 +162,46 @@ def test_what_works_in_a_notebook_works_here(answer, check, message):
 
 BUFFER = "import torch\nheld = torch.zeros(2)\ndef f(x): return held.copy_(x)\n"
 BY_NUMPY = BUFFER + "def g(): held.numpy()[0] = 7; return held.clone()"
+
+
+def test_files_count_as_memory(sandbox):
+    fill = "import time\nfor place in ('/tmp', '/dev/shm'):\n"
+    fill += "    open(f'{place}/large', 'wb').write(bytes(250 * 2**20))\n"
+    limits = replace(LIMITS, memory=500 * 2**20)
+    assert (
+        "500 MB of memory"
+        in examine([Part("a", fill + "time.sleep(5)")], sandbox, limits).ended
+    )
+
+
+EARLIER = Part(
+    "earlier", "q = 3\n### BEGIN HIDDEN TESTS\nq = 4\nk = 5\n### END HIDDEN TESTS", True, True
+)
+
+
+@pytest.mark.parametrize("line", ["print(q)", "%time q", "def g(): return q\ng()"])
+def test_a_learners_cell_may_use_what_an_earlier_check_has_made(line, message):
+    own = Part("own", f"{line}\ndef f(x): return x * q")
+    assert message("a = 1", "checks.check(f, 2, expected=6)", EARLIER, own) == ""
+
+
+def test_what_its_hidden_tests_have_made_is_not_there(message):
+    own = Part("own", "print(q)\ndef f(x): return x * k")
+    assert "'k' is not defined" in message("a = 1", "f(2)", EARLIER, own)
+
+
+def test_what_cells_show_has_room_but_graded_ones_show_all(sandbox, monkeypatch):
+    monkeypatch.setattr(examiner, "MOST_OUTPUT", 100)
+    loud = "import sys\nprint('x' * 200, file=sys.stderr)"
+    parts = [Part("check", loud, True, True), Part("own", loud), Part("silent", "a = 1")]
+    parts.append(Part("again", loud, True, True))
+    result = examine(parts, sandbox, LIMITS)
+    shown = {key: [out["text"] for out in outputs] for key, outputs in result.outputs.items()}
+    whole = ["x" * 200 + "\n"]
+    assert result.cut and shown == {
+        "check": whole, "own": ["(more than fits here)\n"], "silent": [], "again": whole
+    }  # fmt: skip
+    assert not examine([p for p in parts if p.key != "own"], sandbox, LIMITS).cut
 
 
 def test_a_default_dtype_of_few_digits_is_not_the_checks(message):

@@ -493,6 +493,15 @@ def test_the_page_runs_and_loads_nothing(feedback_page):
     assert page.index("<head>") < policy.start() < page.index("<style")
 
 
+def test_the_page_asks_for_no_font_and_a_learners_text_about_one_stays(feedback_page):
+    """Its own policy blocks them all, and each is an error in the browser's console."""
+    text = "@font-face { src: url(a.woff) }"
+    page = feedback_page(new_code_cell("1", outputs=[printed(text)]))
+    head, body = page.split("<body", 1)
+    assert "@font-face" not in head and "url(" not in head and ".glyphicon" in head
+    assert text in body
+
+
 @pytest.mark.parametrize("width", [390, 1200])
 def test_scores_stay_in_their_bars_and_code_is_as_wide_as_these(width, feedback_page, browser):
     table = "| a | b | c |\n| --- | --- | --- |\n" + "| long_name_of_a_function(x) " * 3 + "|"

@@ -358,7 +358,7 @@ def feedback(released):
 
 
 def graded(released, **more):
-    """The notebook that a page of feedback is made of: the source, and a cell of a learner's."""
+    """What a page of feedback is made of: the release, its tests, and a cell of a learner's."""
     nb = json.loads((released / "solutions/04_sample/sample.ipynb").read_text())
     nb["cells"].append(nb["cells"][0] | {"metadata": {}} | more)
     path = released / "autograded/learner-1/04_sample/sample.ipynb"

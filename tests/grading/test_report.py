@@ -108,6 +108,25 @@ def test_a_course_without_submissions_says_so(classroom):
     assert report.status(classroom.root) == "nothing has been handed in"
 
 
+def test_at_the_end_it_names_what_lies_in_the_wrong_place(graded):
+    plain = report.status(graded.root)
+    for number in range(12):
+        (graded.root / "submitted" / f"{number:02}.ipynb").touch()
+    for said in (report.status(graded.root), report.status(graded.root, NAME)):
+        assert said.startswith(plain)
+        head, *lines = said.removeprefix(plain).strip().splitlines()
+        assert f"looked for is submitted/LEARNER/{NAME}/{SLUG}.ipynb" in head
+        assert [line.strip() for line in lines] == [
+            *(f"submitted/{number:02}.ipynb" for number in range(10)), "and 2 more"
+        ]  # fmt: skip
+
+
+def test_work_for_an_exercise_that_the_gradebook_does_not_know_is_named(classroom):
+    (classroom.root / "submitted" / "ada" / "05_other").mkdir(parents=True)
+    first, _, stray = report.status(classroom.root).splitlines()
+    assert first == "nothing has been handed in" and stray.strip() == "submitted/ada/05_other"
+
+
 def test_an_assignment_that_is_not_there_is_told_with_those_that_are(classroom):
     with pytest.raises(CourseError, match="the gradebook has no 09_x; it has: 04_sample"):
         report.status(classroom.root, "09_x")
@@ -140,6 +159,8 @@ def test_what_nbgrader_graded_by_itself_is_graded(classroom, pool, known):
     assert (rows["ada"].state, rows["ada"].score) == (GRADED, 8)
     assert (rows["eve"].state, rows["eve"].score) == (GRADED, 4)
     assert (rows["ben"].state, rows["ben"].score) == (WAITING, None)
+    (classroom.root / "autograded" / "eve" / NAME / f"{SLUG}.ipynb").unlink()
+    assert classroom.rows()["eve"].state == WAITING
     classroom.hand_in("ada", {}, "2026-11-02 10:00:00 UTC")
     row = classroom.rows()["ada"]
     assert (row.state, row.why, row.score) == (WAITING, KEPT, 8)

@@ -278,6 +278,22 @@ def test_older_and_sloppy_forms_are_read():
     assert len({c.id for c in made.cells}) == len(made.cells)
 
 
+@pytest.mark.parametrize("odd", ["<b>0 ü", "", 0, "x" * 65, "tools"])
+def test_ids_that_no_notebook_may_have_are_no_reason_to_refuse_it(odd):
+    nb = released()
+    for cell in nb["cells"][:2]:
+        cell["id"] = odd
+    made = restored(nb)
+    assert_is_whole(made)
+    assert len({c.id for c in made.cells}) == len(made.cells)
+
+
+def test_a_byte_order_mark_is_no_reason_either():
+    made = read(b"\xef\xbb\xbf" + json.dumps(released()).encode())
+    restore.restore(made, template())
+    assert_is_whole(made)
+
+
 def test_halves_of_characters_are_replaced_so_that_any_file_can_hold_them():
     nb = released()
     find(nb, "double")["source"] = "# \ud83d alone, \ud83d\ude00 together"
