@@ -378,11 +378,16 @@ def test_a_page_that_shows_a_hidden_test_goes_and_the_others_stay(marked, capsys
     page = marked / "feedback" / "eve" / NAME / "sample.html"
     page.parent.mkdir(parents=True)
     page.write_text(hidden)
+    other = marked / "feedback" / "eve" / "05_other" / "other.html"
+    other.parent.mkdir()
+    other.write_text("### BEGIN HIDDEN TESTS")
     status, out, err = run(capsys, "feedback", "4")
     assert (status, out) == (1, f"feedback for {NAME} is in feedback/\n")
     assert str(page) in err and "taken away" in err
-    pages = (marked / "feedback").rglob("*.html")
-    assert [p.relative_to(marked).parts[1] for p in pages] == ["ada"]
+    pages = sorted((marked / "feedback").rglob("*.html"))
+    assert [p.relative_to(marked).parts[1:3] for p in pages] == [
+        ("ada", NAME), ("eve", "05_other")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["collect", "autograde", "feedback", "export", "status"])

@@ -318,7 +318,8 @@ def handed_in(
     Raises CourseError where one of these handed in nothing.
     """
     root = _submitted(api)
-    names = sorted(p.name for p in root.glob("*") if _is_folder(p / assignment))
+    folders = (p for p in root.glob("*") if p.name != ".ipynb_checkpoints")
+    names = sorted(p.name for p in folders if _is_folder(p / assignment))
     missing = sorted(set(students) - set(names))
     if missing:
         raise CourseError(f"{', '.join(missing)}: nothing handed in for {assignment}")

@@ -6,6 +6,7 @@ it stands at that place of the notebook. A graded cell counts only if the examin
 this very cell ran to its end.
 """
 
+import ast
 import builtins
 import contextlib
 import gc
@@ -41,6 +42,7 @@ UNSTEADY = ("this check passes, but not when it runs after hidden tests: does yo
             "remember earlier calls, or depend on time or chance?")  # fmt: skip
 MORE = "(more than fits here)\n"
 UNFINISHED = "this check could not be finished, as your notebook's process ended"
+WORD = re.compile(r"#.*|(\w+)")  # of a cell with magics, which is no Python
 Cell = dict[str, Any]
 
 
@@ -203,7 +205,7 @@ def _examiner(parts: list[Part], link: Link, tell: Connection, room: int) -> Non
                 cut = room < 0 and bool(outputs)
                 outputs = [stream("stdout", MORE)] if cut else outputs
             elif part.key in wanted:
-                _show(_public(part), link)
+                _lend(_public(part), link)
             report = [part.key, outputs, in_hidden, cut, link.ended]
             tell.send_bytes(json.dumps(report).encode())
 
@@ -214,6 +216,14 @@ def _show(part: Part, link: Link) -> list[Cell]:
         return list(clean_outputs(link.run(part.source)))
     except ProcessEnded as error:
         return [error_output("ProcessEnded", f"this cell did not run: {error}")]
+
+
+def _lend(part: Part, link: Link) -> None:
+    """Make a check's names in the sandbox too; what it checks is not checked again."""
+    for statement in ast.parse(part.source).body:
+        if not isinstance(statement, ast.Expr):
+            with contextlib.suppress(ProcessEnded):
+                link.run(ast.unparse(statement))
 
 
 def _run(
@@ -260,16 +270,20 @@ def _bound(parts: list[Part], *, graded: bool) -> set[str]:
 
 
 def _checks_that_learners_use(parts: list[Part]) -> set[str]:
-    """Graded cells that make names which a learner's cells use and nothing else makes.
+    """Graded cells that make names which later cells of a learner's use, and no earlier make.
 
-    In one kernel these are there once the check has run; so here it runs on both sides.
+    In one kernel these are there once the check has run.
     """
-    public = [*map(_public, parts)]
-    own = [part.source for part in public if not part.locked]
-    used = {name for source in own for name in _names(source)[0] or re.findall(r"\w+", source)}
-    made = {name for source in own for name in _names(source)[1]}
-    lent = used - made - _bound(public, graded=False)
-    return {p.key for p in public if p.graded and lent & _names(p.source)[1]}
+    found: set[str] = set()
+    used: set[str] = set()
+    made = [_names(part.source)[1] for part in parts if not part.locked]
+    for part in reversed(parts):
+        if not part.locked:
+            used |= _names(part.source)[0] or set(WORD.findall(part.source))
+            made.pop()
+        elif part.graded and (used - set().union(*made)) & _names(_public(part).source)[1]:
+            found.add(part.key)
+    return found
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:

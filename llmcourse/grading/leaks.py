@@ -346,8 +346,9 @@ def check_feedback(
         learner, name = folder.parts[-2:]
         tests = [s for s in hidden if s.kind == "hidden test" and s.assignment == name]
         graded = sorted((course / "autograded" / learner / name).glob("*.ipynb"))
-        typed = [text for path in graded for text in _sources(path, locked=False)]
-        leaks += scan(text_files(folder), tests, public, squeeze("\n".join(typed)))
+        typed = "\n".join(text for path in graded for text in _sources(path, locked=False))
+        own = "\0".join(map(squeeze, unwrap(typed)))  # as pages are read
+        leaks += scan(text_files(folder), tests, public, own)
     return leaks
 
 

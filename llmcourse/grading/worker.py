@@ -29,7 +29,7 @@ from llmcourse.grading.wire import Channel, Packer, Unpacker, WireError, raw
 
 MOST_OUTPUTS = 200  # of a cell; and characters of all its outputs together:
 MOST_TEXT = 2_000_000
-CORES = 1  # of a submission, as far as its code can see
+CORES = 8  # of the machine, as far as a learner's code can see
 LONGEST = 2000  # characters of an error's text, and of what a call prints
 
 
@@ -218,8 +218,8 @@ def warm_up() -> None:
 
 
 def _few_threads(real: Callable[[int], None], number: int) -> None:
-    """As many threads as the machine has cores would be more than a submission may start."""
-    real(min(number, CORES))
+    """Graders use every core already; a thread for each would be more than a limit allows."""
+    real(min(number, 1))
 
 
 def serve(sock: Any) -> None:

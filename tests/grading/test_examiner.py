@@ -140,6 +140,10 @@ FINE = {
         "def f(x): return (x.half() + x.half()).float()",
         "f, torch.ones(2), expected=2 * torch.ones(2)",
     ),
+    "a thread for every core, but one": (
+        "import os\ntorch.set_num_threads((os.cpu_count() - 1) // 2)\ndef f(x): return 2 * x",
+        "f, 1, expected=2",
+    ),
     "a thread for every core of a large machine": (
         "torch.set_num_threads(500)\ndef f(x): return x.expand(3000, 3000).exp().log()[0, 0]",
         "f, torch.ones(1, 1), expected=torch.tensor(1.0)",
@@ -175,14 +179,26 @@ def test_files_count_as_memory(sandbox):
 
 
 EARLIER = Part(
-    "earlier", "q = 3\n### BEGIN HIDDEN TESTS\nq = 4\nk = 5\n### END HIDDEN TESTS", True, True
+    "earlier",
+    "h(1)\nq = 3\n### BEGIN HIDDEN TESTS\nq = 4\nk = 5\n### END HIDDEN TESTS",
+    locked=True,
+    graded=True,
 )
+USES = ["print(q)", "%time q", "def g(): return q\ng()", "q += 0", "print(q)\ndel q\nq = 3"]
 
 
-@pytest.mark.parametrize("line", ["print(q)", "%time q", "def g(): return q\ng()"])
-def test_a_learners_cell_may_use_what_an_earlier_check_has_made(line, message):
-    own = Part("own", f"{line}\ndef f(x): return x * q")
-    assert message("a = 1", "checks.check(f, 2, expected=6)", EARLIER, own) == ""
+@pytest.mark.parametrize("use", USES)
+def test_a_learners_cell_may_use_what_an_earlier_check_has_made(use, message):
+    own = Part("own", f"{use}\ndef f(x): return x * q")
+    later = Part("later", "q = 3", locked=True)
+    check = "checks.check(f, 2, expected=6)"
+    assert message("def h(x): return x", check, EARLIER, own, later) == ""
+
+
+def test_its_names_are_there_also_where_it_would_fail_and_no_check_runs_twice(message):
+    own = Part("own", "print(q)\ndef f(x): return x * q + len(calls)")
+    answer = "calls = []\ndef h(x):\n    calls.append(x)\n    raise ValueError"
+    assert message(answer, "checks.check(f, 2, expected=7)", EARLIER, own) == ""
 
 
 def test_what_its_hidden_tests_have_made_is_not_there(message):
@@ -201,7 +217,13 @@ def test_what_cells_show_has_room_but_graded_ones_show_all(sandbox, monkeypatch)
     assert result.cut and shown == {
         "check": whole, "own": ["(more than fits here)\n"], "silent": [], "again": whole
     }  # fmt: skip
-    assert not examine([p for p in parts if p.key != "own"], sandbox, LIMITS).cut
+    parts[1] = Part("own", "print('x')")
+    assert not examine(parts, sandbox, LIMITS).cut
+
+
+def test_an_exit_is_told_as_what_it_is(message):
+    test = "checks.check(f, 1, expected=2, name='f')"
+    assert "raised SystemExit" in message("def f(x): exit()", test)
 
 
 def test_a_default_dtype_of_few_digits_is_not_the_checks(message):

@@ -380,6 +380,13 @@ def test_a_learner_may_have_the_same_thought(released, feedback):
     assert leaks.check(released) == []
 
 
+def test_a_comment_between_the_lines_makes_them_nobody_elses(released, feedback):
+    typed = f"with checks.hidden():\n    # mine\n{PAIR}"
+    graded(released, source=typed)
+    (feedback / "sample.html").write_text(page(typed))
+    assert leaks.check(released) == []
+
+
 def test_what_another_exercise_hides_cannot_come_from_its_grading(released, feedback):
     other = feedback.with_name("05_other")
     other.mkdir()
