@@ -415,11 +415,15 @@ def test_an_interrupt_between_two_cells_leaves_nothing_of_the_submission(
 
 
 def command(room, *more):
-    """`llmcourse autograde` as from a terminal, in a process group of its own."""
+    """`llmcourse autograde` as from a terminal, in a process group of its own.
+
+    Tests that a script runs in the background ignore Ctrl-C, and so would what they start.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", "llmcourse.cli", "autograde", "04", "--workers", "1", *more],
         cwd=room.root, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(HERE["ROOT"]), "TMPDIR": str(room.root.parent)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 
