@@ -390,6 +390,23 @@ def test_a_page_that_shows_a_hidden_test_goes_and_the_others_stay(marked, capsys
     ]  # fmt: skip
 
 
+def test_a_page_that_was_taken_away_is_not_handed_out(marked, monkeypatch, capsys):
+    leaks = pytest.importorskip("llmcourse.grading.leaks")
+    stock = pytest.importorskip("llmcourse.grading.stock")
+    with stock.api(marked).gradebook as book:
+        book.add_student("ben")
+        book.add_submission(NAME, "ben")
+    for name, key in (("ada", "0123abcd"), ("ben", "4567cdef")):
+        stamp = "2026-11-01 10:00:00 UTC"
+        graded_work(marked, name, timestamp=stamp, submission_secret=key)
+    page = marked / "feedback" / "ben" / NAME / "sample.html"
+    found = [leaks.Leak(page, "text of a hidden test", "x"), leaks.Leak(page, "another", "y")]
+    monkeypatch.setattr(leaks, "check_feedback", lambda *_, **__: found)
+    status, _, err = run(capsys, "feedback", "4", "--release")
+    assert (status, err.count("\n")) == (1, 3) and not page.exists()
+    assert len(list((marked / "exchange").rglob("feedback/*.html"))) == 1
+
+
 @pytest.mark.parametrize("command", ["collect", "autograde", "feedback", "export", "status"])
 def test_an_exercise_that_is_not_there_is_one_line(here, capsys, command):
     status, _, err = run(capsys, command, "77")

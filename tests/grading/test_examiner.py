@@ -206,6 +206,24 @@ def test_what_its_hidden_tests_have_made_is_not_there(message):
     assert "'k' is not defined" in message("a = 1", "f(2)", EARLIER, own)
 
 
+ODD = {
+    "null": "x = 1\0",
+    "half a character": "x = '\ud800'",
+    "brackets": "x = " + "(" * 50_000,
+    "signs": "x = " + "-" * 50_000 + "1",
+    "attributes": "x = y" + ".y" * 40_000,
+    "functions": "x = " + "lambda: " * 10_000 + "1",
+    "blocks": "".join(" " * i + "if 1:\n" for i in range(99)),
+    "numbers": "x = [" + "1," * 2_000_000 + "]",
+}
+
+
+@pytest.mark.parametrize("source", ODD.values(), ids=ODD.keys())
+def test_no_cell_of_a_learners_ends_the_examiner(source, message):
+    own = Part("own", source)
+    assert message("def f(x): return x", "checks.check(f, 2, expected=2)", EARLIER, own) == ""
+
+
 def test_what_cells_show_has_room_but_graded_ones_show_all(sandbox, monkeypatch):
     monkeypatch.setattr(examiner, "MOST_OUTPUT", 100)
     loud = "import sys\nprint('x' * 200, file=sys.stderr)"
